@@ -117,7 +117,7 @@ def _unit_gaps(spec: ScheduleSpec, seed: int) -> Iterator[float]:
 
 
 def _ramp_over_requests(spec: ScheduleSpec, gaps: Iterator[float]) -> Iterator[float]:
-    """vLLM's ramp: the rate of the gap before request i of n is that of progress i / (n − 1)."""
+    """VLLM's ramp: the rate of the gap before request i of n is that of progress i / (n − 1)."""
     count, size = spec.num_prompts or 0, spec.burst_size
     now = 0.0
     for i in range(0, count, size):

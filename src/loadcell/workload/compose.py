@@ -1,0 +1,35 @@
+"""Random bytes + a length -> text of that many tokens: the seam, and the composer for word estimates."""
+
+from operator import itemgetter
+from typing import Final, Protocol
+
+from loadcell.workload.vocabulary import WORDS
+
+BYTES_PER_WORD: Final = 2
+
+
+class Composer(Protocol):
+    """Makes text of a wanted length. Equal bytes give equal text; a longer text of the same bytes begins with the shorter one's words."""
+
+    def compose(self, tokens: int, noise: bytes, before: str = "", before_tokens: int = 0) -> tuple[str, int]:
+        """`before` and then words, `before_tokens + tokens` tokens in all; and how many tokens the whole really has.
+
+        `noise`: 2 bytes for each token.
+        """
+        ...
+
+
+class WordComposer:
+    """Text of so many words, each drawn from the vocabulary."""
+
+    def __init__(self) -> None:
+        # One entry for every 16-bit draw: a look-up instead of a division per word.
+        self._word = tuple(WORDS[i % len(WORDS)] for i in range(1 << 16))
+
+    def compose(self, tokens: int, noise: bytes, before: str = "", before_tokens: int = 0) -> tuple[str, int]:
+        picks = memoryview(noise)[: BYTES_PER_WORD * tokens].cast("H")
+        words = itemgetter(*picks)(self._word) if tokens > 1 else [self._word[pick] for pick in picks]
+        text = " ".join(words)
+        if before:
+            text = f"{before} {text}" if text else before
+        return text, before_tokens + tokens
