@@ -1,18 +1,15 @@
-"""Pools of samples and their order statistics. Exact, without keeping every gap: a ten-million-token run costs a few MB.
+"""Samples -> the statistics of the other tools: numpy's, in ms. Exact, and small however many gaps there are.
 
-Percentiles interpolate linearly between order statistics (numpy's default, as the other tools use);
-the standard deviation is the population's. Everything is null on an empty pool.
+Percentiles interpolate linearly between order statistics; the deviation is the population's (divided by n, where ours divides by n − 1).
 """
 
+import math
 from array import array
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
-US_PER_MS = 1000
-_COUNTED_US = 1 << 20  # gaps below about a second are counted per µs; the few longer ones are kept one by one
-_BUFFER = 1 << 16
+from loadcell.metrics.stats import NS_PER_MS, Distribution, GapPool
 
 
 class TimePool:
@@ -26,84 +23,30 @@ class TimePool:
         if value_ms is not None:
             self._values.append(value_ms)
 
-    @property
-    def n(self) -> int:
-        return len(self._values)
-
-    def mean(self) -> float | None:
-        return float(np.mean(self._array())) if self.n else None
-
-    def std(self) -> float | None:
-        return float(np.std(self._array())) if self.n else None
-
-    def percentiles(self, asked: Iterable[float]) -> list[float | None]:
-        """The value in ms at each percentile (0 to 100)."""
-        wanted = list(asked)
-        if not self.n or not wanted:
-            return [None] * len(wanted)
-        return [float(value) for value in np.percentile(self._array(), wanted)]
-
-    def _array(self) -> npt.NDArray[np.float64]:
-        return np.frombuffer(self._values, dtype=np.float64)
+    def samples(self) -> Distribution:
+        return Distribution.of(np.frombuffer(self._values, dtype=np.float64))
 
 
-class GapPool:
-    """Every gap between chunks, pooled as counts per µs; figures in ms."""
+def gap_samples(gaps: GapPool) -> Distribution:
+    """The pooled gaps in ms."""
+    values, counts = gaps.part()
+    return Distribution(values / NS_PER_MS, counts)
 
-    def __init__(self) -> None:
-        self._buffer = array("q")
-        self._counts = np.zeros(_COUNTED_US, dtype=np.int64)
-        self._long = array("q")
 
-    def add(self, gaps_us: list[int]) -> None:
-        self._buffer.extend(gaps_us)
-        if len(self._buffer) >= _BUFFER:
-            self._flush()
+def population_std(samples: Distribution) -> float | None:
+    mean = samples.mean()
+    return None if mean is None else math.sqrt(float(np.dot((samples.values - mean) ** 2, samples.counts)) / samples.n)
 
-    @property
-    def n(self) -> int:
-        self._flush()
-        return int(self._counts.sum()) + len(self._long)
 
-    def mean(self) -> float | None:
-        values, counts = self._table()
-        total = int(counts.sum())
-        return float(np.dot(values, counts)) / total / US_PER_MS if total else None
+def statistics(name: str, samples: Distribution, percentiles: Iterable[float]) -> dict[str, float | None]:
+    """`mean_ttft_ms`, `median_ttft_ms`, `std_ttft_ms`, then `p95_ttft_ms` and so on, as both formats name them."""
+    return {
+        f"mean_{name}_ms": samples.mean(),
+        f"median_{name}_ms": samples.percentile(50),
+        f"std_{name}_ms": population_std(samples),
+        **{f"p{_word(percent)}_{name}_ms": samples.percentile(percent) for percent in percentiles},
+    }
 
-    def std(self) -> float | None:
-        values, counts = self._table()
-        total = int(counts.sum())
-        if not total:
-            return None
-        off = values - float(np.dot(values, counts)) / total
-        return float(np.sqrt(np.dot(off * off, counts) / total)) / US_PER_MS
 
-    def percentiles(self, asked: Iterable[float]) -> list[float | None]:
-        """The value in ms at each percentile (0 to 100)."""
-        wanted = np.array(list(asked), dtype=np.float64)
-        values, counts = self._table()
-        upto = np.cumsum(counts)
-        if not len(upto) or not len(wanted):
-            return [None] * len(wanted)
-        rank = wanted / 100 * (int(upto[-1]) - 1)
-        low = np.floor(rank).astype(np.int64)
-        high = np.ceil(rank).astype(np.int64)
-        at_low = values[np.searchsorted(upto, low, side="right")]
-        at_high = values[np.searchsorted(upto, high, side="right")]
-        return [float(value) / US_PER_MS for value in at_low + (at_high - at_low) * (rank - low)]
-
-    def _table(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(distinct gaps in µs, ascending; how often each occurred)."""
-        self._flush()
-        short = np.flatnonzero(self._counts)
-        long, long_counts = np.unique(np.frombuffer(self._long, dtype=np.int64), return_counts=True)
-        return np.concatenate([short, long]), np.concatenate([self._counts[short], long_counts])
-
-    def _flush(self) -> None:
-        if not self._buffer:
-            return
-        gaps = np.array(self._buffer, dtype=np.int64)
-        self._buffer = array("q")
-        short = gaps[(gaps >= 0) & (gaps < _COUNTED_US)]
-        self._counts += np.bincount(short, minlength=_COUNTED_US)
-        self._long.extend(gaps[(gaps < 0) | (gaps >= _COUNTED_US)].tolist())
+def _word(percent: float) -> str:
+    return str(int(percent)) if percent == int(percent) else str(percent)

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from loadcell.metrics.facts import RunFacts
+from loadcell.metrics.stats import GapPool
 from loadcell.records import Endpoint, RequestRecord
-from loadcell.report.pool import GapPool, TimePool
+from loadcell.report.pool import TimePool, gap_samples, statistics
 from loadcell.report.sample import Sample, Span, TokenTotals, per_second, sample
 
 PERCENTILES = (50, 90, 95, 99)
@@ -35,14 +36,15 @@ class _Port:
         self.e2e.add(one.e2e_ms)
 
     def figures(self) -> dict[str, Any]:
+        ttft, tpot, e2e = self.ttft.samples(), self.tpot.samples(), self.e2e.samples()
         return {
             "count": self.count,
             "failed": self.failed,
-            "mean_ttft_ms": self.ttft.mean(),
-            "p95_ttft_ms": self.ttft.percentiles([95])[0],
-            "mean_tpot_ms": self.tpot.mean(),
-            "mean_e2e_ms": self.e2e.mean(),
-            "p95_e2e_ms": self.e2e.percentiles([95])[0],
+            "mean_ttft_ms": ttft.mean(),
+            "p95_ttft_ms": ttft.percentile(95),
+            "mean_tpot_ms": tpot.mean(),
+            "mean_e2e_ms": e2e.mean(),
+            "p95_e2e_ms": e2e.percentile(95),
         }
 
 
@@ -93,10 +95,10 @@ class _Totals:
             "total_input_tokens": tokens.input,
             "total_output_tokens": tokens.output,
             "total_tokens": tokens.both(),
-            **_statistics("ttft", self.times["ttft"]),
-            **_statistics("tpot", self.times["tpot"]),
-            **_statistics("itl", self.gaps),
-            **_statistics("e2e", self.times["e2e"]),
+            **statistics("ttft", self.times["ttft"].samples(), PERCENTILES),
+            **statistics("tpot", self.times["tpot"].samples(), PERCENTILES),
+            **statistics("itl", gap_samples(self.gaps), PERCENTILES),
+            **statistics("e2e", self.times["e2e"].samples(), PERCENTILES),
             "healthy_ports_at_end": None if healthy is None else [label for label, endpoint in named if endpoint.name in healthy],
             "per_port_stats": {str(label): port.figures() for label, port in zip(self.labels, self.ports, strict=True)},
             "lb_strategy": self.facts.strategy,
@@ -140,14 +142,4 @@ def _line(record: RequestRecord, one: Sample, labels: list[int | str]) -> dict[s
         "success": one.ok,
         "error": one.error,
         "target_port": None if one.endpoint is None else labels[one.endpoint],
-    }
-
-
-def _statistics(name: str, pool: TimePool | GapPool) -> dict[str, float | None]:
-    values = pool.percentiles(PERCENTILES)
-    return {
-        f"mean_{name}_ms": pool.mean(),
-        f"median_{name}_ms": values[0],
-        **{f"p{p}_{name}_ms": value for p, value in zip(PERCENTILES, values, strict=True)},
-        f"std_{name}_ms": pool.std(),
     }

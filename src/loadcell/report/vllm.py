@@ -16,8 +16,9 @@ from msgspec import Struct
 from loadcell.errors import UserError
 from loadcell.metrics.facts import RunFacts
 from loadcell.metrics.slo import Slo
+from loadcell.metrics.stats import GapPool
 from loadcell.records import RequestRecord
-from loadcell.report.pool import GapPool, TimePool
+from loadcell.report.pool import TimePool, gap_samples, statistics
 from loadcell.report.sample import NS_PER_MS, NS_PER_S, Sample, Span, TokenTotals, per_second, sample
 
 METRICS: Final = ("ttft", "tpot", "itl", "e2el")
@@ -171,22 +172,9 @@ def _figures(records: Iterable[RequestRecord], totals: _Totals, options: VllmOpt
     }
     for name in METRICS:
         if name in options.percentile_metrics:
-            figures.update(_statistics(name, totals.gaps if name == "itl" else totals.times[name], options.percentiles))
+            samples = gap_samples(totals.gaps) if name == "itl" else totals.times[name].samples()
+            figures.update(statistics(name, samples, options.percentiles))
     return figures
-
-
-def _statistics(name: str, pool: TimePool | GapPool, percentiles: tuple[float, ...]) -> dict[str, float | None]:
-    median, *asked = pool.percentiles([50, *percentiles])
-    return {
-        f"mean_{name}_ms": pool.mean(),
-        f"median_{name}_ms": median,
-        f"std_{name}_ms": pool.std(),
-        **{f"p{_word(p)}_{name}_ms": value for p, value in zip(percentiles, asked, strict=True)},
-    }
-
-
-def _word(percentile: float) -> str:
-    return str(int(percentile)) if percentile == int(percentile) else str(percentile)
 
 
 def _peak_chunks(records: Iterable[RequestRecord], totals: _Totals) -> float | None:
