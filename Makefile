@@ -47,6 +47,10 @@ format: $(READY) ## what a machine can mend
 docs: $(READY) ## make docs/cli.md and docs/spec.md again
 	$(BIN)/python docs/make_reference.py
 
+bench-perf: $(READY) ## the client against a server in C (needs a C compiler, two quiet cores and some minutes)
+	$(MAKE) -C benchmarks
+	for part in cpu truth rates; do $(BIN)/python benchmarks/run.py $$part || exit 1; done
+
 lock: $(READY) ## resolve requirements-dev.lock anew
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --no-annotate --no-header \

@@ -19,12 +19,13 @@ def bench(**given: Any) -> None:
     The run is written to a folder: its records, a summary in JSON, and a report in Markdown. The flags of vllm bench serve that keep
     their meaning are taken under their names; those that have none here are refused, naming the substitute.
     """
-    from loadcell.api import run_scenario
     from loadcell.flags.resolve import scenario_from_flags, with_api_key
 
     scenario, output = scenario_from_flags({name: value for name, value in given.items() if value not in (None, [], ())})
     if given.get("api_key_env") and not os.environ.get(scenario.target.api_key_env):
         print(f"loadcell: {scenario.target.api_key_env} is not set: requests carry no key", file=sys.stderr)
+    from loadcell.api import run_scenario  # after the checks: wrong use is answered before the machinery is loaded
+
     raise typer.Exit(run_scenario(with_api_key(scenario, os.environ), output))
 
 

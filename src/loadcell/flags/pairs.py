@@ -18,7 +18,8 @@ def headers(items: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for item in items:
         name, sign, value = _split(item)
         if not sign or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise UserError(f"--header {name if sign else item}: give KEY=VALUE or 'Key: value', printable and in Latin-1")
+            named = f" {name}" if sign and _TOKEN.fullmatch(name) else ""
+            raise UserError(f"--header{named}: give KEY=VALUE or 'Key: value', printable and in Latin-1")
         if name.lower() in _OURS:
             raise UserError(f"--header {name}: this header belongs to the client and cannot be set")
         pairs.append((name, value))

@@ -1,0 +1,146 @@
+"""Makes docs/cli.md from the flags and docs/spec.md from the types. `--check` changes nothing and fails when a page is out of date."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import msgspec
+import typer
+
+from loadcell.cli.bench import default_of, metavar_of
+from loadcell.cli.main import VERBS
+from loadcell.client.limits import Timeouts
+from loadcell.endpoint.spec import EndpointSpec
+from loadcell.flags.flag import Flag
+from loadcell.flags.refused import REFUSED, REFUSED_DATASETS, REFUSED_GROUPS
+from loadcell.flags.table import ALREADY_SO, PANELS, aliases_of
+from loadcell.metrics.slo import Slo
+from loadcell.output import OutputSpec
+from loadcell.scenario import SamplingSpec, Scenario, TargetSpec
+from loadcell.schedule import ScheduleSpec
+from loadcell.workload.spec import WorkloadSpec
+
+HERE = Path(__file__).parent
+MADE = "<!-- Made by `make docs` from the code. Do not edit. -->"
+SPECS: tuple[type[msgspec.Struct], ...] = (
+    Scenario,
+    TargetSpec,
+    ScheduleSpec,
+    WorkloadSpec,
+    SamplingSpec,
+    EndpointSpec,
+    Timeouts,
+    Slo,
+    OutputSpec,
+)
+
+
+def cell(text: str) -> str:
+    """Text as it stands in a cell of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def flag_row(flag: Flag) -> str:
+    value = metavar_of(flag)
+    names = [f"`{flag.spelling}{' ' + value if value else ''}`".replace("|", "\\|")]
+    names += [f"`--{name}`" for name in flag.off] + [f"`{alias.spelling}`" for alias in aliases_of(flag.name)]
+    return f"| {', '.join(names)} | {cell(default_of(flag) or '')} | {cell(flag.help)} |"
+
+
+def bench_section() -> Iterator[str]:
+    yield "Each flag is also a keyword of `loadcell.bench()` in Python, with `_` for `-`. On the command line `_` is taken for `-`, too."
+    for panel, flags in PANELS.items():
+        yield from (f"\n### {panel}\n", "| flag | default | meaning |", "| --- | --- | --- |")
+        yield from map(flag_row, flags)
+    yield from ("\n### Taken, without effect\n", "| flag | why |", "| --- | --- |")
+    yield from (f"| `--{name.replace('_', '-')}` | {cell(why)} |" for name, why in ALREADY_SO.items())
+    yield from ("\n### Refused, with a substitute\n", "| flag of vllm bench serve | instead |", "| --- | --- |")
+    yield from (f"| `--{name.replace('_', '-')}` | {cell(instead)} |" for name, instead in REFUSED.items())
+    yield from (f"| `--{name.replace('_', '-')}*` | {cell(instead)} |" for name, instead in REFUSED_GROUPS.items())
+    yield from (f"| `--dataset-name {name}` | {cell(instead)} |" for name, instead in REFUSED_DATASETS.items())
+
+
+def verb_section(function: Any) -> Iterator[str]:
+    """The parameters of a verb that is not bench, as typer reads them."""
+    app = typer.Typer(add_completion=False)
+    app.command()(function)
+    parameters: list[Any] = typer.main.get_command(app).params
+    yield from ("| flag | default | meaning |", "| --- | --- | --- |")
+    for parameter in parameters:
+        if parameter.name in ("help", "install_completion", "show_completion") or getattr(parameter, "hidden", False):
+            continue
+        is_option = parameter.param_type_name == "option"
+        name = (
+            ", ".join(f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts))
+            if is_option
+            else f"`{parameter.metavar or parameter.name.upper()}`"
+        )
+        yield f"| {name} | {cell(plain(parameter.default))} | {cell((parameter.help or '').replace(chr(92) + '[', '['))} |"
+
+
+def plain(default: Any) -> str:
+    if default is None or default in ((), []):
+        return ""
+    return {True: "on", False: "off"}.get(default, str(default)) if isinstance(default, bool) else str(default)
+
+
+def cli_page() -> str:
+    lines = ["# The command line", "", MADE, "", "`loadcell COMMAND --help` prints the same."]
+    for verb, (module, words) in VERBS.items():
+        function = getattr(importlib.import_module(module), verb)
+        lines += ["", f"## loadcell {verb}", "", words, ""]
+        lines += bench_section() if verb == "bench" else verb_section(function)
+    return "\n".join(lines) + "\n"
+
+
+def type_name(kind: Any) -> str:
+    """A type as a reader writes it; the same text under every version of Python."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " | ".join(f'"{word}"' for word in arguments)
+    if origin in (Union, UnionType):
+        return " | ".join(map(type_name, arguments))
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(type_name, arguments))}]"
+    return {type(None): "null", Ellipsis: "..."}.get(kind) or str(getattr(kind, "__name__", kind))
+
+
+def spec_page() -> str:
+    lines = ["# The types of a load", "", MADE, "", "A run's header holds the whole `Scenario`, without the values of its headers."]
+    for struct in SPECS:
+        lines += ["", f"## {struct.__name__}", "", inspect.getdoc(struct) or "", "", "| field | type | default |", "| --- | --- | --- |"]
+        for field in msgspec.structs.fields(struct):
+            lines.append(f"| `{field.name}` | {cell(type_name(field.type))} | {cell(default_text(field))} |")
+    return "\n".join(lines) + "\n"
+
+
+def default_text(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    if isinstance(default, msgspec.Struct):
+        return f"see {type(default).__name__}"
+    return f"`{msgspec.json.encode(default).decode()}`"
+
+
+def main(check: bool) -> int:
+    stale = [
+        path.name
+        for path, text in ((HERE / "cli.md", cli_page()), (HERE / "spec.md", spec_page()))
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    if check and stale:
+        print(f"out of date: {', '.join(stale)}; run `make docs`", file=sys.stderr)
+        return 1
+    if not check:
+        (HERE / "cli.md").write_text(cli_page(), encoding="utf-8")
+        (HERE / "spec.md").write_text(spec_page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(check="--check" in sys.argv[1:]))
