@@ -9,12 +9,10 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal
 
-import msgspec
-
 from loadcell.records import Outcome
 from loadcell.wire.apierror import ApiError, stream_error
 from loadcell.wire.http1 import Head, ResponseParser
-from loadcell.wire.openai import MalformedError, Piece, Usage, choices_of, decode, decode_ordinary, usage_of
+from loadcell.wire.openai import NOT_PLAIN, MalformedError, Piece, PlainUsage, Usage, choices_of, decode, decode_event, usage_of
 from loadcell.wire.sse import SseParser
 from loadcell.wire.verdict import FAILED_FINISH, Answer, Delivered, judge
 
@@ -23,21 +21,23 @@ _MAX_FAST: Final = 8_192
 _MAX_PIECES: Final = 1_024
 _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 
-# Total size of a read that is exactly one chunk -> the bytes it then begins with, chunk size and `data: {` included.
-# There is one such beginning for each size, so one look-up and one comparison replace the parsing of the size.
-_CHUNK_STARTS: Final[dict[int, bytes]] = {}
+# By digits of the size (0: as few as it takes), then by total size of a read that is exactly one chunk: the bytes it begins
+# with, chunk size and `data: {` included. There is one such beginning for each, so that one look-up and one comparison
+# replace the parsing of the size.
+_CHUNK_STARTS: Final[dict[int, dict[int, bytes]]] = {}
 
 Sink = Literal["undecided", "sse", "plain", "error"]
 # Where the next read may be taken by the fast path: nowhere, at the beginning of a chunk, at the beginning of an event.
 _GENERAL, _CHUNK, _EVENT = 0, 1, 2
+_NOT_TAKEN, _SILENT, _OUTPUT = 0, 1, 2
 
 
-def _chunk_start(size: int) -> bytes:
-    """The beginning of a `size`-byte read that is one whole chunk of one `data: {` event; b"" where that is impossible."""
-    for digits in range(1, 5):
-        body = size - digits - 4
-        if body > 0 and len(b"%x" % body) == digits:
-            return b"%x\r\ndata: {" % body
+def _chunk_start(size: int, digits: int) -> bytes:
+    """The beginning of a `size`-byte read that is one whole chunk with one `data: {` event; b"" where that is impossible."""
+    for width in (digits,) if digits else range(1, 5):
+        body = size - width - 4
+        if 0 < body < _MAX_FAST and len(b"%0*x" % (width, body)) == width and (digits or len(b"%x" % body) == width):
+            return b"%0*x\r\ndata: {" % (width, body)
     return b""
 
 
@@ -66,6 +66,7 @@ class AnswerReader:
         "_reasonings",
         "_sink",
         "_sse",
+        "_starts",
         "_tokens",
         "_tools",
         "_top_index",
@@ -98,14 +99,15 @@ class AnswerReader:
         self.coalesced = 0
         self.clock_stamps = 0
         self.malformed_events = 0
-        self.saw_done = False
         self.usage = Usage()
+        self.saw_done = False
         self.finish_reason: str | None = None
         self.error: ApiError | None = None
         self._http = ResponseParser()
         self._sse = SseParser()
         self._sink: Sink = "undecided"
         self._fast = _GENERAL
+        self._starts: dict[int, bytes] = {}
         self._closed = False
         self._data_ns: int | None = None
         self._last_event_ns: int | None = None
@@ -235,54 +237,73 @@ class AnswerReader:
         return judge(delivered, ended)
 
     def _feed_all(self, datas: Sequence[bytes], stamps: Sequence[int]) -> None:
-        add_chunk, add_answer, add_reasoning = self.chunks.append, self._answers.append, self._reasonings.append
-        http, starts, fast, answered = self._http, _CHUNK_STARTS, self._fast, self.first_answer_ns is not None
+        http, take = self._http, self._take_plain
         for data, stamp in zip(datas, stamps, strict=True):
+            fast = self._fast
             if fast == _CHUNK:
-                start = starts.get(len(data))
+                start = self._starts.get(len(data))
                 if start is None:
-                    start = starts[len(data)] = _chunk_start(len(data)) if len(data) < _MAX_FAST else b""
-                ordinary = start and data.startswith(start) and data.endswith(b"}\n\n\r\n")
-                payload = data[len(start) - 1 : -4] if ordinary else b""
+                    start = self._starts[len(data)] = _chunk_start(len(data), http.chunk_digits)
+                if start and data.startswith(start) and data.endswith(b"}\n\n\r\n") and take(data[len(start) - 1 : -4], stamp):
+                    continue
+            # The read that ends the body is left to the parser of the framing.
             elif fast == _EVENT and len(data) < http.left and data.startswith(b"data: {") and data.endswith(b"}\n\n"):
-                payload = data[6:-2]
-            else:
-                payload = b""
-            # A line end inside would make it several lines of SSE, though it may be one piece of JSON.
-            if payload and b"\n" not in payload and b"\r" not in payload:
-                try:
-                    event = decode_ordinary(payload)
-                    (choice,) = event.choices
-                except (msgspec.DecodeError, RecursionError, ValueError):
-                    pass
-                else:
-                    delta = choice.delta
-                    plain = event.usage is None and event.error is None and choice.finish_reason is None and choice.token_ids is None
-                    if plain and not choice.index:
-                        if delta is None:
-                            text, thought = choice.text, None
-                        elif delta.tool_calls or delta.refusal or delta.function_call or choice.text:
-                            text = thought = None
-                        else:
-                            text = delta.content
-                            thought = delta.reasoning_content or delta.reasoning
-                        if text and not thought and answered:
-                            add_chunk(stamp)
-                            add_answer(text)
-                            if fast == _EVENT:
-                                http.left -= len(data)
-                            continue
-                        if thought and not text:
-                            add_chunk(stamp)
-                            add_reasoning(thought)
-                            if fast == _EVENT:
-                                http.left -= len(data)
-                            continue
+                rest = http.left - len(data)
+                if take(data[6:-2], stamp):
+                    http.left = rest
+                    continue
             self._feed_general(data, stamp)
-            fast, answered = self._fast, self.first_answer_ns is not None
         if len(self._answers) + len(self._reasonings) > _MAX_PIECES:
             # Small strings cost ten times their text.
             self._answers, self._reasonings = ["".join(self._answers)], ["".join(self._reasonings)]
+
+    def _take_plain(self, payload: bytes, stamp: int) -> int:
+        """Take one event if it is one of those that most are: _OUTPUT, or _SILENT; _NOT_TAKEN (nothing done) if it is not."""
+        # A line end inside would make it several lines of SSE, though it may be one piece of JSON.
+        if 10 in payload or 13 in payload:
+            return _NOT_TAKEN
+        try:
+            event = decode_event(payload)
+        except NOT_PLAIN:
+            return _NOT_TAKEN
+        choices, usage = event.choices, event.usage
+        if len(choices) != 1:
+            return _NOT_TAKEN if choices or usage is None else self._take_aside(usage, None, stamp)
+        choice = choices[0]
+        delta = choice.delta
+        if delta is None:
+            text, thought = choice.text, None
+        else:
+            text, thought = delta.content, delta.reasoning_content or delta.reasoning
+        tokens = self._tokens
+        if text:
+            if thought:
+                return _NOT_TAKEN
+            self._answers.append(text)
+            if self.first_answer_ns is None:
+                self.first_answer_ns = stamp
+        elif thought:
+            self._reasonings.append(thought)
+        else:
+            return self._take_aside(usage, choice.finish_reason, stamp)
+        if self.first_token_ns is None:
+            self.first_token_ns = stamp
+            self._first_text = text or thought
+        self.chunks.append(stamp)
+        if tokens is not None:
+            self._count_chunk(None, None if usage is None else usage.completion_tokens)
+        if usage is not None or choice.finish_reason is not None:
+            self._take_aside(usage, choice.finish_reason, stamp)
+        return _OUTPUT
+
+    def _take_aside(self, usage: PlainUsage | None, finish_reason: str | None, stamp: int) -> int:
+        """What an event tells besides output."""
+        self._last_event_ns = stamp
+        if usage is not None:
+            self.usage = self.usage.largest(usage.counts())
+        if finish_reason:
+            self._finish_choice(0, finish_reason)
+        return _SILENT
 
     def _feed_general(self, data: bytes, stamp: int) -> None:
         """Any read: takes the framing apart, then hands the body to whoever reads it."""
@@ -300,10 +321,10 @@ class AnswerReader:
         self._fast = self._fast_mode()
 
     def _fast_mode(self) -> int:
-        # Until the first output event, and while events tell their tokens, every event deserves the full reading.
-        steady = self._sink == "sse" and self.chunks and self._tokens is None and not self.saw_done and self._sse.at_boundary
-        if not steady or not self._http.at_boundary:
+        begun = self.first_event_ns is not None and self._sink == "sse" and not self.saw_done
+        if not (begun and self._sse.at_boundary and self._http.at_boundary):
             return _GENERAL
+        self._starts = _CHUNK_STARTS.setdefault(self._http.chunk_digits, {})
         return _CHUNK if self._http.head is not None and self._http.head.framing == "chunked" else _EVENT
 
     def _take_body(self, body: bytes, stamp: int) -> None:
@@ -330,8 +351,7 @@ class AnswerReader:
             return "undecided"
         if first in b"{[<\"":
             return "plain"
-        kind = (head.get("content-type") or "").lower()
-        return "sse" if "event-stream" in kind or first in b":deir" else "plain"
+        return "sse" if "event-stream" in head.content_type or first in b":deir" else "plain"
 
     def _take_events(self, body: bytes, stamp: int) -> None:
         before, count, last_is_output = len(self.chunks), 0, False
@@ -347,12 +367,16 @@ class AnswerReader:
             self.first_event_ns = stamp
         if self.saw_done:
             return False
+        taken = _NOT_TAKEN if name else self._take_plain(payload, stamp)
+        if taken != _NOT_TAKEN:
+            return taken == _OUTPUT
         self._last_event_ns = stamp
-        if payload.strip() == b"[DONE]":
+        bare = payload.strip()
+        if not bare:
+            return False
+        if bare == b"[DONE]":
             self.saw_done = True
             self.done_ns = stamp
-            return False
-        if not payload.strip():
             return False
         try:
             obj = decode(payload)
@@ -387,9 +411,13 @@ class AnswerReader:
         if piece.tool:
             self._tools.append(piece.tool)
         if piece.finish_reason is not None:
-            self._finished.add(piece.index)
-            if self.finish_reason not in FAILED_FINISH:
-                self.finish_reason = piece.finish_reason
+            self._finish_choice(piece.index, piece.finish_reason)
+
+    def _finish_choice(self, index: int, reason: str) -> None:
+        self._top_index = max(self._top_index, index)
+        self._finished.add(index)
+        if self.finish_reason not in FAILED_FINISH:
+            self.finish_reason = reason
 
     def _take_output(self, output: list[Piece], usage: Usage | None, stamp: int) -> None:
         if not self.chunks:
@@ -398,12 +426,17 @@ class AnswerReader:
         if self.first_answer_ns is None and any(piece.answer for piece in output):
             self.first_answer_ns = stamp
         self.chunks.append(stamp)
+        told = all(piece.tokens is not None for piece in output)
+        self._count_chunk(self._pending_ids if told else None, usage.output if usage is not None else None)
+
+    def _count_chunk(self, ids: int | None, running: int | None) -> None:
+        """Tokens of the output event just taken: by its token ids, else by how far the running usage went on; else never again."""
         if self._tokens is None:
             return
-        if all(piece.tokens is not None for piece in output):
-            tokens, self._pending_ids = self._pending_ids, 0
-        elif usage is not None and usage.output is not None and self._top_index == 0 and usage.output >= self._counted:
-            tokens = usage.output - self._counted
+        if ids is not None:
+            tokens, self._pending_ids = ids, 0
+        elif running is not None and running >= self._counted and self._top_index <= 0:
+            tokens = running - self._counted
         else:
             self._tokens = None
             return

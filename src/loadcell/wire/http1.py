@@ -22,6 +22,8 @@ _ENDLESS: Final = 1 << 62
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([0-9]) ([1-9][0-9]{2})(?: [^\r\n]*)?[ \t]*\Z")
 _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_HEAD, _BODY, _SIZE, _DATA, _DATA_END, _TRAILER = range(6)
+_ZERO: Final = ord("0")
 _HEX: Final = b"0123456789abcdefABCDEF"
 _CODINGS: Final = frozenset({"", "identity"})
 
@@ -34,6 +36,7 @@ class Head(Struct, frozen=True):
     """The final (not 1xx) response head. Header names are lower case; values keep their bytes as latin-1.
 
     `length` is the Content-Length of a length-framed body, 0 where there is no body, else null.
+    `content_type` and `coding` (the first Content-Encoding that is none of ours) are lower case, "" when absent.
     """
 
     status: int
@@ -41,6 +44,8 @@ class Head(Struct, frozen=True):
     keep_alive: bool
     framing: Framing
     length: int | None = None
+    content_type: str = ""
+    coding: str = ""
 
     def get(self, name: str) -> str | None:
         """All values of `name` (lower case) joined by ", ", as RFC 9110 5.2 combines them; null when absent."""
@@ -116,10 +121,11 @@ class ResponseParser:
 
     `head` is null until the header is complete; `complete` when the framing says that the body has ended; `invalid` holds
     one line when the bytes are no valid response (nothing is read after that); `surplus` when bytes follow the body.
+    `chunk_digits` is how many digits this server pads its chunk sizes to (0: none).
     `left` is what is still to come: of the whole body (framing "length"; as good as endless: "close") or of the current chunk.
     """
 
-    __slots__ = ("_buffer", "_interim", "_stage", "_trailer_bytes", "complete", "head", "invalid", "left", "status_seen", "surplus")
+    __slots__ = ("_buffer", "_interim", "_stage", "_trailer_bytes", "chunk_digits", "complete", "head", "invalid", "left", "status_seen", "surplus")
 
     def __init__(self) -> None:
         self.head: Head | None = None
@@ -128,7 +134,8 @@ class ResponseParser:
         self.surplus = False
         self.status_seen = False
         self.left = 0
-        self._stage: Literal["head", "body", "size", "data", "data_end", "trailer"] = "head"
+        self.chunk_digits = 0
+        self._stage = _HEAD
         self._buffer = b""
         self._interim = 0
         self._trailer_bytes = 0
@@ -155,7 +162,7 @@ class ResponseParser:
     @property
     def at_boundary(self) -> bool:
         """Whether the next byte begins a chunk (chunked) or is body (else)."""
-        return not self.complete and self.invalid is None and not self._buffer and self._stage in ("size", "body")
+        return not self.complete and self.invalid is None and not self._buffer and self._stage in (_SIZE, _BODY)
 
     def _read_head(self, data: bytes) -> bytes:
         buffer = self._buffer + data
@@ -182,12 +189,11 @@ class ResponseParser:
                 raise InvalidResponseError("unasked protocol switch (101)" if head.status == 101 else f"more than {MAX_INTERIM} interim responses")
         self._buffer = b""
         self.head = head
-        self._stage = "size" if head.framing == "chunked" else "body"
+        self._stage = _SIZE if head.framing == "chunked" else _BODY
         self.left = _ENDLESS if head.framing == "close" else head.length or 0
         self.complete = head.framing in ("none", "length") and self.left == 0
-        coding = [name for name in _list_of(head.headers, "content-encoding") if name not in _CODINGS]
-        if coding and 200 <= head.status < 300 and not self.complete:
-            raise InvalidResponseError(f"Content-Encoding {excerpt(coding[0].encode())} although identity was asked for: switch compression off")
+        if head.coding and 200 <= head.status < 300 and not self.complete:
+            raise InvalidResponseError(f"Content-Encoding {excerpt(head.coding.encode())} although identity was asked for: switch compression off")
         if self.complete:
             self.surplus = bool(buffer)
             return b""
@@ -216,13 +222,13 @@ class ResponseParser:
     def _dechunk(self, data: bytes, parts: list[bytes]) -> None:
         at, size = 0, len(data)
         while at < size:
-            if self._stage == "data":
+            if self._stage == _DATA:
                 part = data[at : at + self.left]
                 parts.append(part)
                 at += len(part)
                 self.left -= len(part)
                 if self.left == 0:
-                    self._stage = "data_end"
+                    self._stage = _DATA_END
                 continue
             end = data.find(b"\n", at)
             if end < 0:
@@ -237,21 +243,28 @@ class ResponseParser:
             if self.complete:
                 self.surplus = at < size
                 return
+            # Most chunks lie whole in one read.
+            end = at + self.left
+            if self._stage == _DATA and data[end : end + 2] == b"\r\n":
+                parts.append(data[at:end])
+                at, self.left, self._stage = end + 2, 0, _SIZE
 
     def _check_unfinished_line(self) -> None:
         if len(self._buffer) > MAX_LINE_BYTES:
             raise InvalidResponseError(f"chunk header longer than {MAX_LINE_BYTES} bytes")
-        if self._stage == "data_end" and self._buffer != b"\r":
+        if self._stage == _DATA_END and self._buffer != b"\r":
             raise InvalidResponseError("bad chunk framing: chunk data is longer than its size")
 
     def _chunk_line(self, line: bytes) -> None:
-        if self._stage == "data_end":
+        if self._stage == _DATA_END:
             if line:
                 raise InvalidResponseError("bad chunk framing: chunk data is longer than its size")
-            self._stage = "size"
-        elif self._stage == "size":
+            self._stage = _SIZE
+        elif self._stage == _SIZE:
             self.left = _chunk_size(line)
-            self._stage = "data" if self.left else "trailer"
+            if line[0] == _ZERO and self.left:
+                self.chunk_digits = len(line)
+            self._stage = _DATA if self.left else _TRAILER
         else:
             self._trailer_bytes += len(line)
             if self._trailer_bytes > MAX_HEADER_BYTES:
@@ -272,10 +285,10 @@ def _is_interim(buffer: bytes) -> bool:
 
 def _head_end(buffer: bytes) -> int | None:
     """Index after the blank line. A bare LF is taken as a line end here (RFC 9112 2.2 allows it)."""
-    crlf, lf = buffer.find(b"\r\n\r\n"), buffer.find(b"\n\n")
-    mixed = buffer.find(b"\n\r\n")
-    ends = [at + size for at, size in ((crlf, 4), (lf, 2), (mixed, 3)) if at >= 0]
-    return min(ends) if ends else None
+    crlf, lf = buffer.find(b"\n\r\n"), buffer.find(b"\n\n")
+    if crlf < 0 and lf < 0:
+        return None
+    return crlf + 3 if lf < 0 or 0 <= crlf < lf else lf + 2
 
 
 @lru_cache(maxsize=64)
@@ -293,7 +306,15 @@ def parse_head(block: bytes) -> Head:
     framing, length, sound = _framing(status, headers)
     connection = _list_of(headers, "connection")
     keep_alive = sound and framing != "close" and ("close" not in connection if http11 else "keep-alive" in connection)
-    return Head(status=status, headers=headers, keep_alive=keep_alive, framing=framing, length=length)
+    return Head(
+        status=status,
+        headers=headers,
+        keep_alive=keep_alive,
+        framing=framing,
+        length=length,
+        content_type=next(iter(_list_of(headers, "content-type")), ""),
+        coding=next((name for name in _list_of(headers, "content-encoding") if name not in _CODINGS), ""),
+    )
 
 
 def _header_fields(lines: list[bytes]) -> tuple[tuple[str, str], ...]:

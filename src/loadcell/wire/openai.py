@@ -1,45 +1,79 @@
 """Decoded JSON -> meaning in the OpenAI API: text, reasoning, tool calls, usage, end, error.
 
-Two readers of one event: `decode_ordinary` (typed, fast, knows only what an ordinary token event holds) and the tolerant
+Two readers of one event: `decode_event` (typed, fast, knows only what most events hold) and the tolerant
 `piece_of`, `usage_of` over plain objects, for everything else. Neither knows of HTTP, SSE or time.
 """
 
 import json
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 MAX_COUNT: Final = 1 << 53
 
 
-class OrdinaryDelta(Struct, gc=False):
+TokenCount = Annotated[int, Meta(ge=0, lt=MAX_COUNT)]
+
+
+class _OutputDetails(Struct, gc=False):
+    reasoning_tokens: TokenCount | None = None
+
+
+class _InputDetails(Struct, gc=False):
+    cached_tokens: TokenCount | None = None
+
+
+class PlainUsage(Struct, gc=False):
+    completion_tokens: TokenCount | None = None
+    prompt_tokens: TokenCount | None = None
+    reasoning_tokens: TokenCount | None = None
+    completion_tokens_details: _OutputDetails | None = None
+    prompt_tokens_details: _InputDetails | None = None
+
+    def counts(self) -> "Usage":
+        output, prompt = self.completion_tokens_details, self.prompt_tokens_details
+        reasoning = output.reasoning_tokens if output is not None else None
+        return Usage(
+            output=self.completion_tokens,
+            input=self.prompt_tokens,
+            reasoning=self.reasoning_tokens if reasoning is None else reasoning,
+            cached=prompt.cached_tokens if prompt is not None else None,
+        )
+
+
+class PlainDelta(Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: Any = None
-    refusal: Any = None
-    function_call: Any = None
+    tool_calls: None = None
+    refusal: None = None
+    function_call: None = None
 
 
-class OrdinaryChoice(Struct, gc=False):
-    index: int = 0
-    delta: OrdinaryDelta | None = None
+class PlainChoice(Struct, gc=False):
+    index: Literal[0] = 0
+    delta: PlainDelta | None = None
     text: str | None = None
-    finish_reason: Any = None
-    token_ids: Any = None
+    message: None = None
+    finish_reason: str | None = None
+    token_ids: None = None
 
 
-class OrdinaryEvent(Struct, gc=False):
-    choices: list[OrdinaryChoice] = []
-    usage: Any = None
-    error: Any = None
+class PlainEvent(Struct, gc=False):
+    """An event as most are. What is typed None is refused by the decoder when it holds anything, so that nobody has to look."""
+
+    choices: list[PlainChoice]
+    usage: PlainUsage | None = None
+    error: None = None
 
 
-decode_ordinary: Final = msgspec.json.Decoder(OrdinaryEvent).decode
-"""bytes -> OrdinaryEvent; raises msgspec.DecodeError (ValidationError included) for anything out of the ordinary."""
+decode_event: Final = msgspec.json.Decoder(PlainEvent).decode
+"""bytes -> PlainEvent; raises one of NOT_PLAIN for any other event."""
 
-_decode_plain: Final = msgspec.json.Decoder().decode
+NOT_PLAIN: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_decode_any: Final = msgspec.json.Decoder().decode
 
 
 class MalformedError(Exception):
@@ -87,7 +121,7 @@ def decode(payload: bytes) -> object:
     """JSON -> plain object. Bad UTF-8 is replaced; NaN and lone surrogates are let through. Raises MalformedError."""
     cut = False
     try:
-        return _decode_plain(payload)
+        return _decode_any(payload)
     except RecursionError:
         raise MalformedError(cut=False) from None
     except UnicodeDecodeError:
@@ -108,16 +142,16 @@ def choices_of(obj: dict[str, Any]) -> list[Piece]:
 
 def piece_of(choice: dict[str, Any]) -> Piece:
     """`delta` (an event), `message` (a whole answer) or `text` (completions)."""
-    message = choice.get("delta")
-    if not isinstance(message, dict) and not choice.get("text"):
-        message = choice.get("message")
+    message, text = choice.get("delta"), ""
+    if not isinstance(message, dict):
+        message, text = choice.get("message"), _text(choice.get("text"))
     if not isinstance(message, dict):
         message = {}
     content, thinking = _content(message.get("content"))
     index, ids = choice.get("index"), choice.get("token_ids")
     return Piece(
         index=index if isinstance(index, int) and 0 <= index < 65_536 else 0,
-        answer=content + _text(message.get("refusal")) + _text(choice.get("text")),
+        answer=content + _text(message.get("refusal")) + text,
         # Some servers send both spellings with the same text: one of them counts.
         reasoning=_text(message.get("reasoning_content")) or _text(message.get("reasoning")) or thinking,
         tool=_tool_text(message),

@@ -176,9 +176,7 @@ def _refused(facts: Delivered, head: Head) -> tuple[Outcome, ApiError | None]:
         where = head.get("location")
         told = f"status {head.status}" + (f", redirected to {where}: give that URL" if where else "")
         return "invalid_response", text_error(told.encode())
-    coding = head.get("content-encoding")
-    readable = coding is None or coding.strip().lower() in ("", "identity")
-    error = body_error(facts.body, head.get("content-type") or "") if readable else None
+    error = None if head.coding else body_error(facts.body, head.content_type)
     outcome: Outcome = "http_429" if head.status == 429 else "http_4xx" if head.status < 500 else "http_5xx"
     return outcome, error or ApiError(f"HTTP {head.status}")
 
