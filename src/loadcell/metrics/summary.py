@@ -53,7 +53,7 @@ class Latencies(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """Requests of the measure phase. `offered` = ok + failed + cancelled; `dropped` were due and never sent.
+    """Requests of the measure phase. `offered` = ok + failed + cancelled; `dropped` were due and never taken up.
 
     `retried`: requests with more than one attempt; `first_try_ok`: ok with one attempt; `success_rate` = ok / offered.
     """
