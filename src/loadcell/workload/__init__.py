@@ -1,6 +1,7 @@
 """What is asked: synthetic prompts and data sets, made one at a time from a seed."""
 
 from loadcell.workload.checks import parse_range_ratio, validate
+from loadcell.workload.file_tokenizer import local_tokenizer
 from loadcell.workload.prompt import LengthReport, Prompt, WorkloadReport
 from loadcell.workload.spec import Purpose, WorkloadSpec
 from loadcell.workload.tokenizer import Tokenizer, WordTokenizer
@@ -15,6 +16,7 @@ __all__ = [
     "Workload",
     "WorkloadReport",
     "WorkloadSpec",
+    "local_tokenizer",
     "open_workload",
     "parse_range_ratio",
     "validate",

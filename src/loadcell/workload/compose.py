@@ -6,10 +6,18 @@ from typing import Final, Protocol
 from loadcell.workload.vocabulary import WORDS
 
 BYTES_PER_WORD: Final = 2
+ANCHOR: Final = "the"
 
 
 class Composer(Protocol):
-    """Makes text of a wanted length. Equal bytes give equal text; a longer text of the same bytes begins with the shorter one's words."""
+    """Makes text of a wanted length. Equal bytes give equal text; a longer text of the same bytes begins with the same words, but for
+    the last few of the shorter one.
+    """
+
+    @property
+    def anchor_cost(self) -> int:
+        """Tokens of the word ANCHOR alone."""
+        ...
 
     def compose(self, tokens: int, noise: bytes, before: str = "", before_tokens: int = 0) -> tuple[str, int]:
         """`before` and then words, `before_tokens + tokens` tokens in all; and how many tokens the whole really has.
@@ -21,6 +29,8 @@ class Composer(Protocol):
 
 class WordComposer:
     """Text of so many words, each drawn from the vocabulary."""
+
+    anchor_cost = 1
 
     def __init__(self) -> None:
         # One entry for every 16-bit draw: a look-up instead of a division per word.

@@ -5,7 +5,13 @@ from typing import Protocol
 from loadcell.errors import UserError
 from loadcell.workload.checks import validate
 from loadcell.workload.compose import Composer, WordComposer
+from loadcell.workload.custom import read_custom
+from loadcell.workload.exact import ExactComposer
+from loadcell.workload.mooncake import MooncakePrompts
 from loadcell.workload.prompt import LengthTally, Prompt, WorkloadReport
+from loadcell.workload.rows import Bounds, RowPrompts, check_enough, fit, in_order
+from loadcell.workload.sharegpt import NO_PAIR, read_sharegpt
+from loadcell.workload.sharegpt import bounds as sharegpt_bounds
 from loadcell.workload.spec import Purpose, WorkloadSpec
 from loadcell.workload.synthetic import SyntheticPrompts
 from loadcell.workload.tokenizer import Tokenizer
@@ -33,13 +39,17 @@ class Prompts(Protocol):
 
 
 class Workload:
-    """Prompts by index. `prompt` is a function of (index, purpose); only the report remembers what was made."""
+    """Prompts by index. `prompt` is a function of (index, purpose); only the report remembers what was made.
 
-    def __init__(self, spec: WorkloadSpec, tokenizer: Tokenizer, prompts: Prompts) -> None:
+    `trace_s`: when a trace's requests came, in seconds from its start; empty for other workloads.
+    """
+
+    def __init__(self, spec: WorkloadSpec, tokenizer: Tokenizer, prompts: Prompts, trace_s: tuple[float, ...] = ()) -> None:
         self._spec = spec
         self._tokenizer = tokenizer
         self._prompts = prompts
         self.prompt = prompts.prompt
+        self.trace_s = trace_s
 
     @property
     def size(self) -> int | None:
@@ -71,8 +81,31 @@ def open_workload(spec: WorkloadSpec, tokenizer: Tokenizer, chat: bool, needed: 
     validate(spec)
     if spec.dataset == "random":
         return Workload(spec, tokenizer, SyntheticPrompts(spec, tokenizer, composer_for(tokenizer), chat=chat))
-    raise UserError(f"--dataset-name {spec.dataset}: {needed}")
+    if spec.dataset == "mooncake":
+        trace = MooncakePrompts(spec, tokenizer, composer_for(tokenizer), chat=chat)
+        check_enough(spec, trace.size or 0, needed or 0)
+        return Workload(spec, tokenizer, trace, trace.trace_s)
+    return Workload(spec, tokenizer, _read_rows(spec, tokenizer, chat, needed))
+
+
+def _read_rows(spec: WorkloadSpec, tokenizer: Tokenizer, chat: bool, needed: int | None) -> RowPrompts:
+    """A data set of texts or messages, in sending order, with what does not fit left out."""
+    path = spec.dataset_path or ""
+    blanks, skipped, bounds = 0, {}, Bounds()
+    if spec.dataset == "sharegpt":
+        rows, without = read_sharegpt(path, spec.output_len)
+        skipped = {NO_PAIR: without} if without else {}
+        bounds = sharegpt_bounds(spec)
+    else:
+        rows, blanks = read_custom(path, chat)
+    fitted = fit(in_order(rows, spec), spec, tokenizer, bounds, chat, needed)
+    if not fitted.prompts:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in fitted.skipped.items())
+        raise UserError(f"--dataset-path {path}: none of {len(rows)} rows can be sent ({reasons})")
+    check_enough(spec, len(fitted.prompts), needed or 0)
+    return RowPrompts(spec, fitted.prompts, blanks, skipped | fitted.skipped, fitted.capped)
 
 
 def composer_for(tokenizer: Tokenizer) -> Composer:
-    return WordComposer()
+    """Exact text where the tokenizer is; else so many words."""
+    return ExactComposer(tokenizer) if tokenizer.exact else WordComposer()
