@@ -78,6 +78,16 @@ def retried(failed: RequestRecord, good: RequestRecord) -> RequestRecord:
 
 
 @pytest.fixture
+def make_answered() -> MakeRecord:
+    return answered
+
+
+@pytest.fixture
+def make_refused() -> MakeRecord:
+    return refused
+
+
+@pytest.fixture
 def two_ports() -> tuple[Endpoint, ...]:
     return endpoint(0, port=30005), endpoint(1, port=30006)
 

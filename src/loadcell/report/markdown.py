@@ -10,14 +10,18 @@ from loadcell.report.figures import MISSING, TOO_FEW_NOTE, one_line
 from loadcell.report.tables import Table
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_LIST_START = re.compile(r"^(\d*)([-+.)=])")
+_BLOCK_START = re.compile(r"^(\d*)([-+.)=])(?=[\s=-]|$)")
 _ACTIVE = re.compile(r"[\\`*{}\[\]|#~$!&<>]|(?<![^\W_])_|_(?![^\W_])")
 
 
 def escape(text: str) -> str:
     """Literal text for CommonMark and GitHub tables: markup is escaped, line ends and control characters become spaces."""
-    inline = _ACTIVE.sub(lambda found: _ENTITIES.get(found[0], "\\" + found[0]), one_line(text, limit=2000))
-    return _LIST_START.sub(r"\1\\\2", inline)
+    return _ACTIVE.sub(lambda found: _ENTITIES.get(found[0], "\\" + found[0]), one_line(text, limit=2000))
+
+
+def paragraph(text: str) -> str:
+    """As `escape`, for text that begins a line: it starts no list, rule or heading either."""
+    return _BLOCK_START.sub(r"\1\\\2", escape(text))
 
 
 def render(summary: Summary) -> str:
@@ -27,9 +31,9 @@ def render(summary: Summary) -> str:
 
 def _top(summary: Summary) -> list[str]:
     verdict, _, facts = tables.verdict_line(summary).partition(" · ")
-    why = [f"- {escape(reason)}" for reason in tables.reasons(summary)]
+    why = [f"- {paragraph(reason)}" for reason in tables.reasons(summary)]
     name = escape(summary.run.name) or "bench"
-    return [f"# {verdict}: {name}", "", escape(facts), "", *(why or ["- Every rule that could be judged was kept."]), ""]
+    return [f"# {verdict}: {name}", "", paragraph(facts), "", *(why or ["- Every rule that could be judged was kept."]), ""]
 
 
 def _body(summary: Summary) -> list[str]:
@@ -42,6 +46,7 @@ def _body(summary: Summary) -> list[str]:
         tables.lengths(summary),
         run_tables.load(summary),
         run_tables.scheduled(summary),
+        run_tables.intervals(summary),
         run_tables.client(summary),
         run_tables.purity(summary),
         run_tables.rules(summary),
@@ -49,7 +54,7 @@ def _body(summary: Summary) -> list[str]:
     lines = [line for table in shown if table.rows for line in _table(table)]
     remarks = run_tables.remarks(summary)
     if remarks:
-        lines += ["## Notices", "", *(f"- {escape(remark)}" for remark in remarks), ""]
+        lines += ["## Notices", "", *(f"- {paragraph(remark)}" for remark in remarks), ""]
     return lines + _table(run_tables.environment(summary))
 
 
@@ -57,7 +62,7 @@ def _table(table: Table) -> list[str]:
     lines = [f"## {table.title}", "", _row(table.header), "|" + " --- |" * len(table.header), *(_row(row) for row in table.rows), ""]
     notes = [*table.notes, *([TOO_FEW_NOTE] if tables.any_marked(table) else [])]
     for note in notes:
-        lines += [escape(note), ""]
+        lines += [paragraph(note), ""]
     return lines
 
 

@@ -48,8 +48,20 @@ def scheduled(summary: Summary) -> Table:
         latency_row("Gap between chunks (ICL)", latency.icl),
         latency_row("Longest stall of a request", latency.max_stall),
         latency_row("Connect", latency.connect),
+        latency_row("Waited between attempts", latency.retry_wait),
     ]
     return Table("Latency in full (whole run)", ("figure", "mean", *HEADLINE_PERCENTILES, "n"), rows)
+
+
+def intervals(summary: Summary) -> Table:
+    """How sure each percentile is, of independent samples: order-statistic intervals, where n allows one."""
+    latency = summary.whole.latency
+    rows: list[Row] = []
+    for name, stats in (("TTFT", latency.ttft), ("TPOT", latency.tpot), ("E2E", latency.e2e)):
+        found = [stats.intervals_ms.get(wanted) for wanted in HEADLINE_PERCENTILES]
+        if any(found):
+            rows.append((name, *(MISSING if bounds is None else f"{ms(bounds[0])} … {ms(bounds[1])}" for bounds in found), count(stats.n)))
+    return Table("95 % intervals of the percentiles", ("figure", *HEADLINE_PERCENTILES, "n"), rows)
 
 
 def client(summary: Summary) -> Table:

@@ -123,11 +123,11 @@ def steady(summary: Summary) -> Table:
     window = summary.steady
     columns = [_window_column(summary.whole), _window_column(window.figures) if window.figures is not None else {}]
     rows: list[Row] = [(name, value, columns[1].get(name, MISSING)) for name, value in columns[0].items()]
-    notes = [
-        f"{one_line(window.window.rule)}; {count(window.requests)} requests inside, {count(window.cut)} cut ({share(window.share)} inside)."
-    ]
     if window.figures is None:
-        notes.append(f"No steady state: {one_line(window.why_null or 'cause unknown')}.")
+        notes = [f"No steady state: {one_line(window.why_null or 'cause unknown')}."]
+    else:
+        cut = f"{count(window.requests)} requests were sent inside, {count(window.cut)} outside ({share(window.share)} inside)"
+        notes = [f"From {seconds(window.window.start_s)} to {seconds(window.window.end_s)} ({one_line(window.window.rule)}); {cut}."]
     return Table("Steady state beside the whole run", ("figure", "whole run", "steady state"), rows, notes)
 
 

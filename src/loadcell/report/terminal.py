@@ -7,7 +7,7 @@ from typing import Final, TextIO
 
 from loadcell.metrics.summary import Summary, VerdictWord
 from loadcell.report import tables
-from loadcell.report.figures import TOO_FEW_NOTE
+from loadcell.report.figures import MISSING, TOO_FEW_NOTE
 from loadcell.report.run_tables import remarks
 from loadcell.report.tables import Row, Table
 
@@ -19,11 +19,12 @@ _COLOURS: Final[dict[VerdictWord, str]] = {"valid": "bold green", "suspect": "bo
 def lines(summary: Summary) -> list[str]:
     """The report as plain lines, none longer than WIDTH."""
     found = [tables.verdict_line(summary), *(f"  {reason}" for reason in tables.reasons(summary))]
-    headline = tables.headline(summary)
+    headline = _headline(summary)
     for table in (headline, _endpoints(summary), _failures(summary), tables.slos(summary)):
         if table.rows:
             found += ["", *_columns(table.header, table.rows)]
-    found += [f"  {note}" for note in remarks(summary)]
+    notes = remarks(summary)
+    found += ["", *(f"note: {note}" for note in notes)] if notes else []
     if tables.any_marked(headline):
         found += ["", TOO_FEW_NOTE]
     return [cut(line) for line in found]
@@ -49,6 +50,12 @@ def show(summary: Summary, out: TextIO) -> None:
 
 def cut(line: str) -> str:
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+
+
+def _headline(summary: Summary) -> Table:
+    """The headline without the figures that nobody asked for."""
+    table = tables.headline(summary)
+    return Table(table.title, table.header, [row for row in table.rows if row[1] != MISSING or row[0] in ("TTFT", "TPOT", "ITL", "E2E")])
 
 
 def _endpoints(summary: Summary) -> Table:
