@@ -367,16 +367,15 @@ class AnswerReader:
             self.first_event_ns = stamp
         if self.saw_done:
             return False
+        if payload.strip() == b"[DONE]":
+            self.saw_done = True
+            self._last_event_ns = self.done_ns = stamp
+            return False
         taken = _NOT_TAKEN if name else self._take_plain(payload, stamp)
         if taken != _NOT_TAKEN:
             return taken == _OUTPUT
         self._last_event_ns = stamp
-        bare = payload.strip()
-        if not bare:
-            return False
-        if bare == b"[DONE]":
-            self.saw_done = True
-            self.done_ns = stamp
+        if not payload.strip():
             return False
         try:
             obj = decode(payload)

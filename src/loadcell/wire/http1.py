@@ -239,15 +239,18 @@ class ResponseParser:
             self._buffer = b""
             if not line.endswith(b"\r\n"):
                 raise InvalidResponseError("bad chunk framing: a line does not end in CRLF")
-            self._chunk_line(line[:-2])
-            if self.complete:
-                self.surplus = at < size
-                return
-            # Most chunks lie whole in one read.
-            end = at + self.left
-            if self._stage == _DATA and data[end : end + 2] == b"\r\n":
-                parts.append(data[at:end])
-                at, self.left, self._stage = end + 2, 0, _SIZE
+            if self._stage == _SIZE:
+                self._begin_chunk(line[:-2])
+                end = at + self.left
+                # Most chunks lie whole in one read.
+                if self.left and data[end : end + 2] == b"\r\n":
+                    parts.append(data[at:end])
+                    at, self.left, self._stage = end + 2, 0, _SIZE
+            else:
+                self._end_line(line[:-2])
+                if self.complete:
+                    self.surplus = at < size
+                    return
 
     def _check_unfinished_line(self) -> None:
         if len(self._buffer) > MAX_LINE_BYTES:
@@ -255,28 +258,26 @@ class ResponseParser:
         if self._stage == _DATA_END and self._buffer != b"\r":
             raise InvalidResponseError("bad chunk framing: chunk data is longer than its size")
 
-    def _chunk_line(self, line: bytes) -> None:
+    def _begin_chunk(self, line: bytes) -> None:
+        digits = line.partition(b";")[0].rstrip(b" \t")
+        if not digits or len(digits) > 16 or digits.strip(_HEX):
+            raise InvalidResponseError(f"bad chunk size {excerpt(line[:40])}")
+        self.left = int(digits, 16)
+        self._stage = _DATA if self.left else _TRAILER
+        if line[0] == _ZERO and self.left:
+            self.chunk_digits = len(line)
+
+    def _end_line(self, line: bytes) -> None:
+        """The line end after a chunk's data, or a line of the trailers."""
         if self._stage == _DATA_END:
             if line:
                 raise InvalidResponseError("bad chunk framing: chunk data is longer than its size")
             self._stage = _SIZE
-        elif self._stage == _SIZE:
-            self.left = _chunk_size(line)
-            if line[0] == _ZERO and self.left:
-                self.chunk_digits = len(line)
-            self._stage = _DATA if self.left else _TRAILER
-        else:
-            self._trailer_bytes += len(line)
-            if self._trailer_bytes > MAX_HEADER_BYTES:
-                raise InvalidResponseError(f"trailers longer than {MAX_HEADER_BYTES} bytes")
-            self.complete = not line
-
-
-def _chunk_size(line: bytes) -> int:
-    digits = line.partition(b";")[0].rstrip(b" \t")
-    if not digits or len(digits) > 16 or digits.strip(_HEX):
-        raise InvalidResponseError(f"bad chunk size {excerpt(line[:40])}")
-    return int(digits, 16)
+            return
+        self._trailer_bytes += len(line)
+        if self._trailer_bytes > MAX_HEADER_BYTES:
+            raise InvalidResponseError(f"trailers longer than {MAX_HEADER_BYTES} bytes")
+        self.complete = not line
 
 
 def _is_interim(buffer: bytes) -> bool:
