@@ -118,6 +118,7 @@ SAID: list[tuple[dict[str, Any], str, Any]] = [
     (SHAREGPT | {"sharegpt_output_len": "64"}, "workload.output_len", 64),
     (SHAREGPT | {"output_len": "64"}, "workload.output_len", 64),
     (CUSTOM | {"custom_output_len": "-1"}, "workload.output_len", None),
+    (CUSTOM, "workload.output_len", 256),
     (CUSTOM | {"reuse": False}, "workload.reuse", False),
     ({"cell": "c8"}, "workload.cell", "c8"),
     # how
@@ -244,12 +245,13 @@ REFUSALS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"steps": "2:3", "request_rate": 3}, ("--steps", "--request-rate")),
     ({"ramp_concurrency": 3}, ("--ramp-concurrency 3", "--concurrency")),
     ({"duration": 3}, ("--duration", "--concurrency")),
-    ({"dataset_path": "x.json"}, ("--dataset-path x.json", "--dataset-name random")),
+    ({"dataset_path": "x.json"}, ("--dataset-path x.json", "--dataset-name sharegpt, custom")),
     ({"dataset_name": "custom"}, ("--dataset-name custom", "--dataset-path")),
     (SHAREGPT | {"input_len": 8}, ("--input-len", "sharegpt")),
     (SHAREGPT | {"random_input_len": 8}, ("--random-input-len", "sharegpt")),
     ({"sharegpt_output_len": 8}, ("--sharegpt-output-len", "random")),
-    ({"range_ratio": 0.5, "input_dist": "normal"}, ("--range-ratio with --input-dist",)),
+    ({"range_ratio": 0.5, "input_dist": "normal"}, ("--range-ratio", "--input-dist normal")),
+    ({"input_dist": "uniform"}, ("--input-dist uniform", "--range-ratio")),
     ({"extra_body": {"stream": False}}, ("--extra-body", "'stream'", "--no-stream")),
     ({"extra_body": {"top_p": 0.1}, "top_p": 0.2}, ("--extra-body", "--top-p")),
     ({"gate": True}, ("--gate", "--slo")),
@@ -309,6 +311,7 @@ class TestTrace:
         given = {"dataset_name": "mooncake", "dataset_path": str(path)}
         assert scenario(**given).schedule.trace_s == (0.0, 0.25)
         assert scenario(**given, concurrency=4).schedule.trace_s == ()
+        assert "--trace" in refusal(**given, trace=str(path))
         assert scenario(**given, request_rate=4).schedule.trace_s == ()
 
     @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""Lists and pairs in text: headers, metadata, steps, ratios, percentiles."""
+"""Lists and pairs in text: headers, metadata, steps, percentiles."""
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -63,16 +62,3 @@ def percentiles(text: str) -> tuple[float, ...]:
     if not numbers or not all(0 < number < 100 for number in numbers):
         raise UserError(f"--metric-percentiles {text}: give numbers between 0 and 100, separated by commas")
     return numbers
-
-
-def range_ratios(text: str) -> tuple[float, float | None]:
-    """`0.3`, or vLLM's JSON for input and output apart -> (ratio, ratio of the output where it differs)."""
-    try:
-        value = json.loads(text)
-        input_ratio, output_ratio = (value["input"], value["output"]) if isinstance(value, dict) else (value, None)
-        ratios = tuple(float(ratio) for ratio in (input_ratio, output_ratio) if ratio is not None)
-    except (KeyError, TypeError, ValueError):
-        ratios = ()
-    if not ratios or not all(0 <= ratio < 1 for ratio in ratios):
-        raise UserError(f'--range-ratio {text}: give a number in [0, 1), or {{"input": 0.1, "output": 0.5}}')
-    return ratios[0], ratios[1] if len(ratios) > 1 else None

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from loadcell import schedule
+from loadcell import schedule, workload
 from loadcell.client.limits import Timeouts
 from loadcell.endpoint.spec import EndpointSpec
 from loadcell.errors import UserError
 from loadcell.flags import pairs
 from loadcell.flags.refused import REFUSED_DATASETS
 from loadcell.flags.target import target_spec
-from loadcell.flags.trace import read_trace
+from loadcell.flags.trace import mooncake_times, read_trace
 from loadcell.flags.values import Values, read
 from loadcell.metrics.slo import parse_goodput, parse_slo
 from loadcell.output import OutputSpec
@@ -25,6 +25,7 @@ from loadcell.schedule import ScheduleSpec
 from loadcell.workload.spec import WorkloadSpec
 
 DEFAULT_PROMPTS: Final = 1000
+CUSTOM_OUTPUT_LEN: Final = 256  # vLLM's --custom-output-len, for rows that name none
 _PACE: Final = ("request_rate", "ramp_up_strategy", "steps", "trace")
 _EXTRA_SAMPLING: Final = ("top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 _BODY_OWNERS: Final = {
@@ -127,31 +128,29 @@ def _schedule(values: Values) -> ScheduleSpec:
 
 
 def _trace(values: Values) -> tuple[float, ...]:
+    own_times = values["dataset_name"] == "mooncake"
     if values.said("trace"):
+        if own_times:
+            raise UserError(f"--trace {values['trace']} with --dataset-name mooncake: the data set has its own times; leave --trace out")
         return read_trace(values["trace"])
-    if values["dataset_name"] == "mooncake" and values.said("dataset_path") and not values.said("concurrency", *_PACE):
-        return read_trace(values["dataset_path"], "--dataset-path")
+    if own_times and values.said("dataset_path") and not values.said("concurrency", *_PACE):
+        return mooncake_times(values["dataset_path"])
     return ()
 
 
+def _output_len(values: Values) -> int | None:
+    by_dataset = {"random": WorkloadSpec().output_len, "custom": CUSTOM_OUTPUT_LEN}
+    length: int | None = values["output_len"]
+    return length if values.said("output_len") else by_dataset.get(values["dataset_name"])
+
+
 def _workload(values: Values) -> WorkloadSpec:
-    dataset = values["dataset_name"]
-    if dataset == "random" and values.said("dataset_path"):
-        raise UserError(f"--dataset-path {values['dataset_path']} with --dataset-name random: name its kind, sharegpt, custom or mooncake")
-    if dataset != "random" and not values.said("dataset_path"):
-        raise UserError(f"--dataset-name {dataset} needs --dataset-path FILE")
-    if values.said("output_len") or dataset != "random":
-        output_len = values["output_len"]
-    else:
-        output_len = WorkloadSpec().output_len
-    if values.said("range_ratio"):
-        values.refuse_together("range_ratio", "input_dist", "output_dist", why="each of them says how lengths vary; give one")
-    range_ratio, output_range_ratio = pairs.range_ratios(values["range_ratio"])
-    return WorkloadSpec(
-        dataset=dataset,
+    range_ratio, output_range_ratio = workload.parse_range_ratio(values["range_ratio"])
+    spec = WorkloadSpec(
+        dataset=values["dataset_name"],
         dataset_path=values["dataset_path"],
         input_len=values["input_len"],
-        output_len=output_len,
+        output_len=_output_len(values),
         range_ratio=range_ratio,
         output_range_ratio=output_range_ratio,
         input_dist=values["input_dist"],
@@ -169,6 +168,8 @@ def _workload(values: Values) -> WorkloadSpec:
         max_model_len=values["max_model_len"],
         oversize=values["oversize"],
     )
+    workload.validate(spec)
+    return spec
 
 
 def _sampling(values: Values) -> SamplingSpec:

@@ -170,8 +170,15 @@ _WORKLOAD: Final = (
         "The data set: ShareGPT's JSON, JSON lines with `prompt` or `messages`, or a Mooncake trace.",
         metavar="FILE",
     ),
-    Flag("input_len", "int", "Tokens of a random prompt.", default=1024, check=positive, dataset="random", metavar="N"),
-    Flag("output_len", "int", "Tokens to ask for.", shown="128 for random, else the data set's own", check=positive, metavar="N"),
+    Flag("input_len", "int", "Tokens of a random prompt.", default=1024, check=not_negative, dataset="random", metavar="N"),
+    Flag(
+        "output_len",
+        "int",
+        "Tokens to ask for.",
+        shown="128 for random, 256 for custom rows without one, else the data set's own",
+        check=positive,
+        metavar="N",
+    ),
     Flag(
         "range_ratio",
         "text",
