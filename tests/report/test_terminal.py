@@ -49,3 +49,10 @@ def test_a_pipe_gets_plain_text_and_a_terminal_the_same_words(summary: Summary) 
 def test_many_endpoints_are_cut_short(summary: Summary) -> None:
     many = msgspec.structs.replace(summary, endpoints=summary.endpoints * 20)
     assert any(line.startswith("and 24 more") for line in lines(many))
+
+
+def test_a_long_endpoint_name_keeps_its_port_and_its_figures(summary: Summary) -> None:
+    long = [msgspec.structs.replace(one, name="x" * 80 + ":30005") for one in summary.endpoints]
+    line = next(line for line in lines(msgspec.structs.replace(summary, endpoints=long)) if ":30005" in line)
+    assert line.startswith("…x")
+    assert "100.0 ms" in line

@@ -7,11 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from loadcell.clock import Anchor
 from loadcell.errors import UserError
 from loadcell.metrics.facts import RunFacts
 from loadcell.metrics.slo import Slo
+from loadcell.output import OutputSpec
 from loadcell.records import RequestRecord
 from loadcell.report.vllm import VllmOptions, encode, file_name
+from loadcell.report.vllm_options import options_of
+from loadcell.scenario import Scenario, TargetSpec
+from loadcell.schedule.spec import ScheduleSpec
 
 OPTIONS = VllmOptions(date="20260710-084500", backend="openai-chat", model_id="org/model", tokenizer_id="org/model", num_prompts=4)
 PLAIN_KEYS = [
@@ -118,3 +123,24 @@ def test_a_failed_run_has_null_where_nothing_was_measured(records: list[RequestR
 )
 def test_the_default_file_name_is_the_tools_own(changes: dict[str, Any], name: str) -> None:
     assert file_name(with_(**changes)) == name
+
+
+def test_options_repeat_the_scenario() -> None:
+    scenario = Scenario(
+        target=TargetSpec(base_urls=("http://a:1",), api="completions"),
+        schedule=ScheduleSpec(request_rate=10.0, concurrency=8, num_prompts=50),
+        label="mine",
+        metadata={"tp": "2"},
+    )
+    output = OutputSpec(percentile_metrics=("ttft",), metric_percentiles=(50.0, 90.0), save_detailed=True)
+    options = options_of(scenario, output, "org/model", Anchor(monotonic_ns=7, wall_ns=0), 1_783_673_100_000_000_000)
+    assert len(options.date) == len("20260710-084500")
+    assert file_name(options) == f"mine-10.0qps-concurrency8-model-{options.date}.json"
+    assert (options.backend, options.tokenizer_id, options.num_prompts, options.metadata) == ("openai", "org/model", 50, (("tp", "2"),))
+    assert (options.percentile_metrics, options.percentiles, options.detailed, options.origin_monotonic_ns) == (
+        ("ttft",),
+        (50.0, 90.0),
+        True,
+        7,
+    )
+    assert options_of(Scenario(target=scenario.target), output, "m", Anchor(0, 0), 0).request_rate == float("inf")

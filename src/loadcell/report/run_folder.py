@@ -50,7 +50,8 @@ def open_run(given: Path) -> StoredRun:
     remarks: list[str] = []
     logs = _logs(folder, remarks)
     facts = _facts(folder, logs[0].header, remarks)
-    facts = msgspec.structs.replace(facts, notices=(*facts.notices, *remarks))
+    partial = facts.partial or logs[0].path.name != RECORDS
+    facts = msgspec.structs.replace(facts, notices=(*facts.notices, *remarks), partial=partial)
     return StoredRun(folder, facts, LogChain(logs), remarks)
 
 

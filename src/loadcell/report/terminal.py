@@ -13,6 +13,7 @@ from loadcell.report.tables import Row, Table
 
 WIDTH: Final = 100
 _MAX_ENDPOINTS: Final = 16
+_NAME: Final = 32
 _COLOURS: Final[dict[VerdictWord, str]] = {"valid": "bold green", "suspect": "bold yellow", "invalid": "bold red"}
 
 
@@ -76,7 +77,8 @@ def _failures(summary: Summary) -> Table:
 
 
 def _columns(header: Row, rows: list[Row]) -> list[str]:
-    """Aligned columns: the first and texts to the left, figures to the right."""
+    """Aligned columns: the first and texts to the left, figures to the right. A long name keeps its end, where the port is."""
+    rows = [(row[0] if len(row[0]) <= _NAME else "…" + row[0][1 - _NAME :], *row[1:]) for row in rows]
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     last_is_text = header[-1] in ("at end", "commonest message")
 
