@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,7 +25,7 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def board():
+def board() -> Iterator[Board]:
     board = Board.create(3, 2)
     yield board
     board.close()

@@ -149,7 +149,8 @@ def test_one_endpoint_is_never_withheld() -> None:
 def test_which_outcomes_count_against_the_endpoint(outcome: Outcome) -> None:
     blameless = {"http_4xx", "http_429", "total_timeout", "no_endpoint", "no_local_port", "cancelled"}
     expected = "traffic_ok" if outcome == "ok" else None if outcome in blameless else "traffic_failed"
-    assert traffic_effect(outcome) == TrafficEffect(expected)
+    assert traffic_effect(outcome).event == expected
+    assert traffic_effect(outcome).rest_s == 0
     assert (outcome in FAILURES) == (expected == "traffic_failed")
 
 

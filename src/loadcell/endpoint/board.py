@@ -17,7 +17,7 @@ _MAGIC: Final = 0x6C6F6164626F6172  # "loadboar": a stranger's file descriptor i
 
 
 class Standing(IntEnum):
-    """What an endpoint admits, as control last decided."""
+    """An endpoint's health, as control last decided. A single endpoint takes requests whatever stands here."""
 
     HEALTHY = 0
     UNHEALTHY = 1
@@ -36,6 +36,7 @@ class Flag:
     PHASE: Final = 6
     PRODUCED: Final = 7
     CONTROL_BEAT_NS: Final = 8
+    KILL_AT_NS: Final = 9
 
 
 class OfEndpoint:
@@ -72,13 +73,14 @@ class PerEndpoint:
     LAST_TOKEN_NS: Final = 1
     ATTEMPTS: Final = 2
     FAILURES: Final = 3
-    TRIAL_TAKEN: Final = 4
+    SUCCESSES: Final = 4
+    TRIAL_TAKEN: Final = 5
 
 
-_FLAGS: Final = 9
+_FLAGS: Final = 10
 _OF_ENDPOINT: Final = 5
 _OF_WORKER: Final = 12
-_PER_ENDPOINT: Final = 5
+_PER_ENDPOINT: Final = 6
 
 
 class WorkerBlock:
@@ -214,7 +216,7 @@ class Board:
         return self._cells[_FLAGS + _OF_ENDPOINT * endpoint + which]
 
     def set_endpoint(self, endpoint: int, standing: Standing, rest_until_ns: int) -> None:
-        """For control: what this endpoint admits from now on; workers see the version move."""
+        """For control: this endpoint's standing from now on; workers see the version move."""
         start = _FLAGS + _OF_ENDPOINT * endpoint
         self._cells[start + OfEndpoint.STANDING] = standing
         self._cells[start + OfEndpoint.REST_UNTIL_NS] = rest_until_ns
@@ -227,9 +229,10 @@ class Board:
         """
         start = _FLAGS + _OF_ENDPOINT * endpoint
         number = self._cells[start + OfEndpoint.TRIAL_NUMBER] + 1
+        self._cells[start + OfEndpoint.TRIAL_UNTIL_NS] = 0  # closed while the rest changes, so that nobody takes half an offer
+        self._cells[start + OfEndpoint.TRIAL_NUMBER] = number
         self._cells[start + OfEndpoint.TRIAL_WORKER] = worker
         self._cells[start + OfEndpoint.TRIAL_UNTIL_NS] = until_ns
-        self._cells[start + OfEndpoint.TRIAL_NUMBER] = number
         self._cells[Flag.VERSION] += 1
         return number
 
