@@ -39,13 +39,15 @@ check: $(READY) ## style, types, import contracts, and documents that are made f
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python docs/make_reference.py --check
+	$(BIN)/python docs/make_schema.py --check
 
 format: $(READY) ## what a machine can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## make docs/cli.md and docs/spec.md again
+docs: $(READY) ## make docs/cli.md, docs/spec.md and docs/summary.schema.json again
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_schema.py
 
 bench-perf: $(READY) ## the client against a server in C (needs a C compiler, two quiet cores and some minutes)
 	$(MAKE) -C benchmarks
