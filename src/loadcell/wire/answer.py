@@ -349,7 +349,7 @@ class AnswerReader:
         first = body.lstrip(_BLANK)[:1]
         if not first:
             return "undecided"
-        if first in b"{[<\"":
+        if first in b'{[<"':
             return "plain"
         return "sse" if "event-stream" in head.content_type or first in b":deir" else "plain"
 

@@ -125,7 +125,19 @@ class ResponseParser:
     `left` is what is still to come: of the whole body (framing "length"; as good as endless: "close") or of the current chunk.
     """
 
-    __slots__ = ("_buffer", "_interim", "_stage", "_trailer_bytes", "chunk_digits", "complete", "head", "invalid", "left", "status_seen", "surplus")
+    __slots__ = (
+        "_buffer",
+        "_interim",
+        "_stage",
+        "_trailer_bytes",
+        "chunk_digits",
+        "complete",
+        "head",
+        "invalid",
+        "left",
+        "status_seen",
+        "surplus",
+    )
 
     def __init__(self) -> None:
         self.head: Head | None = None
@@ -186,14 +198,18 @@ class ResponseParser:
                 break
             self._interim += 1
             if head.status == 101 or self._interim > MAX_INTERIM:
-                raise InvalidResponseError("unasked protocol switch (101)" if head.status == 101 else f"more than {MAX_INTERIM} interim responses")
+                raise InvalidResponseError(
+                    "unasked protocol switch (101)" if head.status == 101 else f"more than {MAX_INTERIM} interim responses"
+                )
         self._buffer = b""
         self.head = head
         self._stage = _SIZE if head.framing == "chunked" else _BODY
         self.left = _ENDLESS if head.framing == "close" else head.length or 0
         self.complete = head.framing in ("none", "length") and self.left == 0
         if head.coding and 200 <= head.status < 300 and not self.complete:
-            raise InvalidResponseError(f"Content-Encoding {excerpt(head.coding.encode())} although identity was asked for: switch compression off")
+            raise InvalidResponseError(
+                f"Content-Encoding {excerpt(head.coding.encode())} although identity was asked for: switch compression off"
+            )
         if self.complete:
             self.surplus = bool(buffer)
             return b""
