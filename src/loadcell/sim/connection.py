@@ -10,11 +10,11 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from time import monotonic_ns
 from typing import Protocol, cast
 
 import httptools
 
+from loadcell.clock import MonotonicClock
 from loadcell.sim import frames
 
 
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         self._application.closed(self)
 
     def data_received(self, data: bytes) -> None:
-        self._received_ns = monotonic_ns()
+        self._received_ns = MonotonicClock.now_ns()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:

@@ -86,8 +86,11 @@ class EngineGauges:
         self.preemptions = preemptions
 
 
-def render(counters: Counters, engines: Sequence[EngineGauges], model: str) -> bytes:
-    """The page. Gauges and cache counters per engine; request counters stand under engine 0."""
+def render(counters: Counters, engines: Sequence[EngineGauges], model: str, *, prompt_tokens: int = 0, generation_tokens: int = 0) -> bytes:
+    """The page. Gauges and cache counters per engine; request counters stand under engine 0.
+
+    `prompt_tokens` and `generation_tokens` are those of answers still on their way.
+    """
     name = model.replace("\\", "\\\\").replace('"', '\\"')
     lines: list[str] = []
 
@@ -101,8 +104,8 @@ def render(counters: Counters, engines: Sequence[EngineGauges], model: str) -> b
     per_engine("vllm:prefix_cache_queries_total", "counter", [e.queries for e in engines])
     per_engine("vllm:prefix_cache_hits_total", "counter", [e.hits for e in engines])
     per_engine("vllm:num_preemptions_total", "counter", [e.preemptions for e in engines])
-    per_engine("vllm:prompt_tokens_total", "counter", [counters.prompt_tokens])
-    per_engine("vllm:generation_tokens_total", "counter", [counters.generation_tokens])
+    per_engine("vllm:prompt_tokens_total", "counter", [counters.prompt_tokens + prompt_tokens])
+    per_engine("vllm:generation_tokens_total", "counter", [counters.generation_tokens + generation_tokens])
     lines.append("# TYPE vllm:request_success_total counter")
     for reason, count in counters.finished.items():
         lines.append(f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{name}"}} {float(count)!r}')

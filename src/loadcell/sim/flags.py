@@ -1,7 +1,7 @@
 """SimSpec <-> command line, field by field: `--max-num-seqs 64`, `--no-enable-prefix-caching`, `--fault crash,after=5`."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
         if plain is bool:
             options["action"] = argparse.BooleanOptionalAction
         elif plain == tuple[str, ...]:
-            options |= {"action": "append", "default": None}
+            options |= {"action": "extend", "nargs": "+", "default": None}
         elif get_origin(plain) is Literal:
             options["choices"] = get_args(plain)
         else:
@@ -50,7 +50,11 @@ def parser() -> argparse.ArgumentParser:
 
 def spec_from_argv(argv: Sequence[str]) -> SimSpec:
     """Raises UserError for what cannot be used; `--help` prints and leaves."""
-    values = vars(parser().parse_args(argv))
+    return spec_from_values(vars(parser().parse_args(argv)))
+
+
+def spec_from_values(values: Mapping[str, Any]) -> SimSpec:
+    """Field name -> value as a command line gives it (lists for what repeats)."""
     fields = {name: tuple(values[name] or ()) if plain == tuple[str, ...] else values[name] for name, plain, _, _ in described_fields()}
     return msgspec.convert(fields, SimSpec)
 

@@ -1,8 +1,8 @@
 """One answer on its way: tokens of the model in, chunks on the wire and one access-log line out."""
 
-from time import monotonic_ns
 from typing import Final, Protocol
 
+from loadcell.clock import MonotonicClock
 from loadcell.sim import frames
 from loadcell.sim.accesslog import AccessLine, Outcome, gaps_us
 from loadcell.sim.answers import RING, RING_TEXT
@@ -13,6 +13,7 @@ from loadcell.sim.sequence import Sequence
 from loadcell.sim.spec import SimSpec
 
 _MASK: Final = RING - 1
+_now_ns: Final = MonotonicClock.now_ns
 _NEVER: Final = 1 << 62
 ENGINE_DIED: Final = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
@@ -86,7 +87,7 @@ class Generation:
         if tokens == 1 and self._plain_from <= sent < self._plain_to:
             data = self._prefix + RING_TEXT[(self.seq.answer_start + sent) & _MASK] + self._suffix
             self._sent = sent + 1
-            self.chunk_ns.append(monotonic_ns())
+            self.chunk_ns.append(_now_ns())
             self.connection.send(data)
             return
         self._pending += tokens
@@ -143,7 +144,7 @@ class Generation:
         if self._plain_to == 0:
             self.chunk_tokens += carried
         self._sent, self._pending = end, 0
-        now_ns = monotonic_ns()
+        now_ns = _now_ns()
         self.chunk_ns += [now_ns] * len(carried)
         self.connection.send(data)
 
@@ -151,14 +152,14 @@ class Generation:
         """A non-streamed answer: remember when the tokens came, send the body at the end."""
         self._sent += self._pending
         if self._pending:
-            self.chunk_ns.append(monotonic_ns())
+            self.chunk_ns.append(_now_ns())
         self._pending = 0
         if struck:
             self._strike()
         elif done:
             body = self._body()
             head = frames.head(200, "application/json", length=len(body), keep_alive=self.request.keep_alive, extra=self._id_header())
-            self._body_ns = monotonic_ns()
+            self._body_ns = _now_ns()
             self.connection.send(head + body)
             self._owner.ended(self, "finished", self._finish)
             self.connection.answered()
@@ -228,7 +229,7 @@ class Generation:
             path=self.request.path,
             client=self.connection.peer,
             arrival_ns=self.request.arrival_ns,
-            end_ns=monotonic_ns(),
+            end_ns=_now_ns(),
             status=status,
             outcome=outcome,
             request_id=self.request.header(b"x-request-id"),

@@ -10,18 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
 from typing import Final
 
 from msgspec.structs import replace
 
 import loadcell.sim
+from loadcell.clock import NS_PER_S, MonotonicClock
 from loadcell.errors import EnvironmentFailure
 from loadcell.sim.accesslog import AccessLine, read_access_log
 from loadcell.sim.flags import argv_from_spec
 from loadcell.sim.spec import SimSpec
 
-_FLUSH_S: Final = 2.0
+_PATIENCE_NS: Final = 2 * NS_PER_S
+_LOOK_AGAIN_NS: Final = 10_000_000
 
 
 class RunningEngine:
@@ -36,12 +37,13 @@ class RunningEngine:
 
     def access_log(self, at_least: int = 0) -> list[AccessLine]:
         """Lines of all requests that have ended; waits up to 2 s for `at_least` generation lines (the engine flushes every 50 ms)."""
-        give_up = monotonic() + _FLUSH_S
+        clock = MonotonicClock()
+        give_up_ns = clock.now_ns() + _PATIENCE_NS
         while True:
             lines = read_access_log(self._log)
-            if sum(line.is_generation for line in lines) >= at_least or monotonic() > give_up:
+            if sum(line.is_generation for line in lines) >= at_least or clock.now_ns() > give_up_ns:
                 return lines
-            sleep(0.01)
+            clock.sleep_until(clock.now_ns() + _LOOK_AGAIN_NS)
 
     def generations(self, at_least: int = 0) -> list[AccessLine]:
         """The generation lines of `access_log`."""

@@ -17,10 +17,11 @@ from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.sim.connection import Connection
 from loadcell.sim.faults import FaultPlan, parse_fault
 from loadcell.sim.logwriter import LogWriter
-from loadcell.sim.memory import OOM_AT_START
+from loadcell.sim.memory import StartError, out_of_memory
+from loadcell.sim.profile import find_profile
 from loadcell.sim.server import Server
 from loadcell.sim.spec import SimSpec
-from loadcell.sim.startup import Engine, StartError, start_engine
+from loadcell.sim.startup import Engine, start_engine
 
 _BACKLOG: Final = 16384
 
@@ -33,7 +34,8 @@ def run(spec: SimSpec) -> int:
     faults = FaultPlan(tuple(map(parse_fault, spec.fault)), spec.seed)
     try:
         if faults.oom_at_start:
-            raise StartError(OOM_AT_START)
+            device, _ = find_profile(spec.profile)
+            raise out_of_memory(device, device.memory / 64, device.memory / 128)
         engine = start_engine(spec)
     except StartError as failure:
         print(failure, file=sys.stderr, flush=True)
@@ -53,6 +55,8 @@ async def _serve(spec: SimSpec, engine: Engine, faults: FaultPlan, tls: ssl.SSLC
     def stop(code: int) -> None:
         log.close()
         if code < 0:
+            if -code != signal.SIGKILL:
+                signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         elif not graceful:
             os._exit(code)  # a crash does not say goodbye: the kernel resets what is open

@@ -6,9 +6,9 @@ One process, one event loop. A kernel timer wakes it when the model has tokens; 
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
-from time import monotonic_ns, time
 from typing import Any, Final
 
+from loadcell.clock import MonotonicClock, anchor
 from loadcell.seeds import derive
 from loadcell.sim import asks, exposition, frames, tokens
 from loadcell.sim.accesslog import AccessLine, Outcome
@@ -24,6 +24,7 @@ from loadcell.sim.spec import SimSpec
 from loadcell.sim.timeline import DeviceMemoryError, Timeline
 from loadcell.sim.timerfd import TimerFd
 
+_now_ns: Final = MonotonicClock.now_ns
 VERSION: Final = "0.11.0+loadcell.sim"  # the vLLM whose shapes are followed
 
 
@@ -57,9 +58,9 @@ class Server:
         self._closers: dict[Connection, asyncio.TimerHandle] = {}
         self._requests = 0
         self._probes = 0
-        self._ready_ns = monotonic_ns()
+        self._ready_ns = _now_ns()
         self._loading_until_ns = 0
-        self._created = int(time())
+        self._created = anchor().wall_ns // 1_000_000_000
         self._timer = TimerFd()
         self._armed_ns: int | None = None
         loop.add_reader(self._timer.fd, self._wake)
@@ -83,7 +84,7 @@ class Server:
 
     def ready(self, loading_s: float = 0.0) -> None:
         """The clock of faults starts now; until `loading_s` from now every answer is a 503."""
-        self._ready_ns = monotonic_ns()
+        self._ready_ns = _now_ns()
         self._loading_until_ns = self._ready_ns + round(loading_s * 1e9)
         for fault in self._faults.ends():
             self._loop.call_later(fault.after or 0.0, self.strike, fault)
@@ -102,11 +103,8 @@ class Server:
         closer = self._closers.pop(connection, None)
         if closer is not None:
             closer.cancel()
-        path = request.path
-        root = self._spec.root_path
-        if root and (path == root or path.startswith(root + "/")):
-            path = path[len(root) :]
-        methods = self._routes.get(path) or (self._routes.get("/v1" + path) if root else None)
+        path = self._route(request.path)
+        methods = self._routes.get(path)
         try:
             if request.arrival_ns < self._loading_until_ns:
                 raise RefusalError(503, "ServiceUnavailable", "Service Unavailable: the model is loading")
@@ -121,6 +119,14 @@ class Server:
         except RefusalError as refusal:
             body = frames.error_body(refusal.message, refusal.kind, refusal.status, refusal.param)
             self._answer(connection, request, refusal.status, body)
+
+    def _route(self, path: str) -> str:
+        """The path below the root path; a gateway's /gw/chat/completions, without /v1, is understood too."""
+        root = self._spec.root_path.rstrip("/")
+        if root and path.startswith(root + "/"):
+            path = path[len(root) :]
+            return "/v1" + path if "/v1" + path in self._routes else path
+        return path
 
     def _answer(
         self, connection: Connection, request: HttpRequest, status: int, payload: object, extra: str = "", fault: str | None = None
@@ -153,7 +159,7 @@ class Server:
             path=request.path,
             client=connection.peer,
             arrival_ns=request.arrival_ns,
-            end_ns=monotonic_ns(),
+            end_ns=_now_ns(),
             status=status,
             outcome=outcome,
             request_id=request.header(b"x-request-id"),
@@ -233,7 +239,7 @@ class Server:
     def _gone(self, generation: Generation) -> None:
         """The client left: vLLM aborts the request."""
         if generation.seq.seq_id in self._running:
-            self._timelines[generation.rank].cancel(generation.seq, monotonic_ns())
+            self._timelines[generation.rank].cancel(generation.seq, _now_ns())
             self.ended(generation, "aborted", "abort")
             self._arm()
 
@@ -242,7 +248,7 @@ class Server:
             return
         seq, counters = generation.seq, self._counters
         if outcome != "finished" and not seq.finished and not seq.cancelled:
-            self._timelines[generation.rank].cancel(seq, monotonic_ns())
+            self._timelines[generation.rank].cancel(seq, _now_ns())
         counters.finished[reason] += 1
         if generation.chunk_ns:
             counters.prompt_tokens += seq.prompt_tokens
@@ -286,7 +292,7 @@ class Server:
 
     # --- time
     def _elapsed_s(self) -> float:
-        return (monotonic_ns() - self._ready_ns) / 1e9
+        return (_now_ns() - self._ready_ns) / 1e9
 
     def _wake(self) -> None:
         self._timer.clear()
@@ -294,7 +300,7 @@ class Server:
         running = self._running
         try:
             for timeline in self._timelines:
-                for seq, count in timeline.advance(monotonic_ns()):
+                for seq, count in timeline.advance(_now_ns()):
                     generation = running.get(seq.seq_id)
                     if generation is not None:
                         generation.deliver(count)
@@ -384,7 +390,14 @@ class Server:
             )
             for timeline in self._timelines
         ]
-        body = exposition.render(self._counters, engines, self._names[0])
+        answering = [generation for generation in self._running.values() if generation.sent]
+        body = exposition.render(
+            self._counters,
+            engines,
+            self._names[0],
+            prompt_tokens=sum(generation.seq.prompt_tokens for generation in answering),
+            generation_tokens=sum(generation.sent for generation in answering),
+        )
         head = frames.head(200, "text/plain; version=0.0.4; charset=utf-8", length=len(body), keep_alive=request.keep_alive)
         self._raw(connection, request, 200, head + body)
 

@@ -1,16 +1,20 @@
 """When tokens appear: sequences in, (moment, sequence, tokens) out. Pure; the server feeds it the time and sleeps until `due_ns`.
 
 `FixedTimeline` knows its truth beforehand: the first token `ttft_ns` after a sequence starts, each further one `itl_ns` later,
-whatever else runs. Only a free slot (`max_num_seqs`) and KV blocks are waited for.
+whatever else runs. Only a free slot (`max_num_seqs`) and KV blocks are waited for. `BatchedTimeline` runs the model of continuous batching.
 """
 
 from collections import deque
 from heapq import heapify, heappop, heappush
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol
 
 from loadcell.sim.kvcache import KvCache
+from loadcell.sim.memory import MemoryPlan
+from loadcell.sim.model import BatchingModel, Step
 from loadcell.sim.sequence import Sequence
+
+_MOST_LAG_NS: Final = 20_000_000
 
 
 class DeviceMemoryError(Exception):
@@ -20,9 +24,10 @@ class DeviceMemoryError(Exception):
 class Timeline(Protocol):
     """What the server drives. `due_ns` is the next moment at which `advance` has something to give; None when idle."""
 
-    kv: KvCache
-    preemptions: int
-
+    @property
+    def kv(self) -> KvCache: ...
+    @property
+    def preemptions(self) -> int: ...
     @property
     def due_ns(self) -> int | None: ...
     @property
@@ -30,7 +35,7 @@ class Timeline(Protocol):
     @property
     def waiting(self) -> int: ...
     def add(self, seq: Sequence, now_ns: int) -> None: ...
-    def cancel(self, seq: Sequence, now_ns: int) -> None: ...
+    def cancel(self, seq: Sequence, now_ns: int, /) -> None: ...
     def advance(self, now_ns: int) -> list[tuple[Sequence, int]]:
         """Everything that is due by `now_ns`, in order: (sequence, new tokens). A finished sequence has left already."""
         ...
@@ -114,3 +119,61 @@ class FixedTimeline:
         if not self._noise:
             return duration_ns
         return max(0, round(duration_ns * (1 + self._random.gauss(0.0, self._noise))))
+
+
+class BatchedTimeline:
+    """Steps of a `BatchingModel`, one right after the other; a step starts as soon as there is work.
+
+    Steps follow the model's own time, so a caller that is late by a millisecond does not slow the engine down; one that is late
+    by more than 20 ms does, instead of being flooded.
+    """
+
+    def __init__(self, model: BatchingModel, plan: MemoryPlan | None = None) -> None:
+        self.kv = model.kv
+        self._model = model
+        self._plan = plan
+        self._step: Step | None = None
+        self._start_ns: int | None = None
+
+    @property
+    def preemptions(self) -> int:
+        return self._model.preemptions
+
+    @property
+    def due_ns(self) -> int | None:
+        return self._step.end_ns if self._step is not None else self._start_ns
+
+    @property
+    def running(self) -> int:
+        return len(self._model.running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._model.waiting)
+
+    def add(self, seq: Sequence, now_ns: int) -> None:
+        self._model.add(seq)
+        if self._step is None and self._start_ns is None:
+            self._start_ns = now_ns
+
+    def cancel(self, seq: Sequence, _now_ns: int) -> None:
+        self._model.cancel(seq)
+
+    def advance(self, now_ns: int) -> list[tuple[Sequence, int]]:
+        """Raises DeviceMemoryError when a step does not fit the device."""
+        outputs: list[tuple[Sequence, int]] = []
+        step = self._step if self._start_ns is None else self._begin(now_ns)
+        while step is not None and step.end_ns <= now_ns:
+            outputs += self._model.complete(step)
+            late_ns = now_ns - step.end_ns
+            step = self._begin(step.end_ns if late_ns < _MOST_LAG_NS else now_ns)
+            if step is None and self._model.waiting:
+                step = self._begin(now_ns)  # what came after the step had ended
+        return outputs
+
+    def _begin(self, at_ns: int) -> Step | None:
+        self._start_ns = None
+        self._step = step = self._model.step(at_ns)
+        if step is not None and self._plan is not None and not self._plan.fits(step.tokens, len(step.work)):
+            raise DeviceMemoryError
+        return step
