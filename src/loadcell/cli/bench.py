@@ -3,6 +3,7 @@
 import inspect
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -22,11 +23,21 @@ def bench(**given: Any) -> None:
     from loadcell.flags.resolve import scenario_from_flags, with_api_key
 
     scenario, output = scenario_from_flags({name: value for name, value in given.items() if value not in (None, [], ())})
-    if given.get("api_key_env") and not os.environ.get(scenario.target.api_key_env):
-        print(f"loadcell: {scenario.target.api_key_env} is not set: requests carry no key", file=sys.stderr)
+    for notice in _notices(given, scenario.target.api_key_env):
+        print(f"loadcell: {notice}", file=sys.stderr)
     from loadcell.api import run_scenario  # after the checks: wrong use is answered before the machinery is loaded
 
     raise typer.Exit(run_scenario(with_api_key(scenario, os.environ), output))
+
+
+def _notices(given: Mapping[str, Any], key_variable: str) -> Iterator[str]:
+    """What is done otherwise than it was written."""
+    from loadcell.wire.url import any_address_notice
+
+    addresses = [*(given.get("base_url") or ()), given.get("host") or ""]
+    yield from filter(None, map(any_address_notice, addresses))
+    if given.get("api_key_env") and not os.environ.get(key_variable):
+        yield f"{key_variable} is not set: requests carry no key"
 
 
 def default_of(flag: Flag) -> str | None:

@@ -7,6 +7,7 @@ from loadcell.errors import UserError
 from loadcell.flags.pairs import headers
 from loadcell.flags.values import Values
 from loadcell.scenario import Api, TargetSpec
+from loadcell.wire.url import from_host_port, parse_endpoint
 
 APIS: Final[dict[str, Api]] = {
     "chat": "chat",
@@ -15,53 +16,42 @@ APIS: Final[dict[str, Api]] = {
     "openai": "completions",
     "vllm": "completions",
 }
-LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (an address that is asked, not one that is listened on)
 
 
 def target_spec(values: Values) -> TargetSpec:
-    proxy = values["proxy"]
-    if proxy is not None:
-        _check_url("--proxy", proxy, schemes=("http",))
-    if values["insecure"]:
-        values.refuse_together("insecure", "ca_file")
+    values.refuse_together("insecure", "ca_file")
+    api = _api(values)
     return TargetSpec(
-        base_urls=_base_urls(values),
-        api=_api(values),
-        endpoint_path=_endpoint_path(values),
+        base_urls=_base_urls(values, api),
+        api=api,
+        endpoint_path=values["endpoint"],
         model=values["model"],
         served_model_name=values["served_model_name"],
         headers=headers(values["header"] or ()),
         api_key_env=values["api_key_env"],
         ca_file=values["ca_file"],
         insecure=values["insecure"],
-        proxy=proxy,
+        proxy=_proxy(values["proxy"]),
     )
 
 
-def _base_urls(values: Values) -> tuple[str, ...]:
+def _base_urls(values: Values, api: Api) -> tuple[str, ...]:
+    """The services' base URLs as given, each one checked; host and ports as URLs."""
+    path = values["endpoint"]
     if values.said("base_url"):
         values.refuse_together("base_url", "host", "port", "ports")
-        urls = tuple(dict.fromkeys(url.strip() for url in values["base_url"]))
-        if not urls:
-            raise UserError("--base-url: give at least one URL")
-        if len(urls) < len(values["base_url"]):
-            raise UserError(f"--base-url {' '.join(values['base_url'])}: a service is named twice")
-        for url in urls:
-            _check_url("--base-url", url, schemes=("http", "https"))
-        return urls
-    values.refuse_together("port", "ports")
-    ports = _ports(values["ports"]) if values.said("ports") else (values["port"],)
-    host = _host(values["host"])
-    return tuple(f"http://{host}:{port}" for port in ports)
-
-
-def _host(host: str) -> str:
-    """A name or an address as it stands in a URL: IPv6 in brackets, an address to listen on as the loopback it includes."""
-    bare = host.removeprefix("[").removesuffix("]")
-    if "/" in bare or "@" in bare or bare != bare.strip() or (":" in bare and bare.count(":") == 1):
-        raise UserError(f"--host {host}: give a name or an address alone; a URL goes to --base-url, a port to --port")
-    bare = LOOPBACK.get(bare, bare)
-    return f"[{bare}]" if ":" in bare else bare
+        urls = tuple(values["base_url"])
+        asked = [parse_endpoint(url, api, path, index) for index, url in enumerate(urls)]
+    else:
+        values.refuse_together("port", "ports")
+        ports = _ports(values["ports"]) if values.said("ports") else (values["port"],)
+        asked = [from_host_port(values["host"], port, api, path, index) for index, port in enumerate(ports)]
+        urls = tuple(f"{endpoint.scheme}://{endpoint.name}" for endpoint in asked)
+    if not urls:
+        raise UserError("--base-url: give at least one URL")
+    if len({(endpoint.base_url, endpoint.target) for endpoint in asked}) < len(asked):
+        raise UserError(f"{'--base-url' if values.said('base_url') else '--ports'} {' '.join(urls)}: a service is named twice")
+    return urls
 
 
 def _ports(text: str) -> tuple[int, ...]:
@@ -69,34 +59,21 @@ def _ports(text: str) -> tuple[int, ...]:
         ports = tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         ports = ()
-    if not ports or not all(1 <= port <= 65535 for port in ports):
-        raise UserError(f"--ports {text}: give ports in 1..65535, separated by commas")
-    if len(set(ports)) < len(ports):
-        raise UserError(f"--ports {text}: a port is named twice")
+    if not ports:
+        raise UserError(f"--ports {text}: give ports separated by commas, such as 30005,30006")
     return ports
 
 
-def _check_url(flag: str, url: str, schemes: tuple[str, ...]) -> None:
-    """UserError for what cannot be a base URL. Credentials in it are refused because it is written to every report."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname
-        parts.port  # noqa: B018 (a property that raises on a port that is none)
-    except ValueError as wrong:
-        raise UserError(f"{flag} {url}: {wrong}") from None
-    if parts.username is not None or parts.password is not None:
-        raise UserError(f"{flag}: a URL here carries no user or password; use --header 'Authorization: ...'")
-    if parts.scheme not in schemes or not host:
-        raise UserError(f"{flag} {url}: give a URL such as {schemes[0]}://127.0.0.1:8000")
-    if parts.query or parts.fragment:
-        raise UserError(f"{flag} {url}: a base URL has no query and no fragment")
-
-
-def _endpoint_path(values: Values) -> str | None:
-    path: str | None = values["endpoint"]
-    if path is not None and (not path.startswith("/") or "#" in path or any(c.isspace() for c in path)):
-        raise UserError(f"--endpoint {path}: give a path that begins with /, such as /v1/chat/completions")
-    return path
+def _proxy(url: str | None) -> str | None:
+    """UserError for what is no HTTP proxy. Credentials in it are refused: the proxy is written to every report."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise UserError("--proxy: a URL here carries no user or password")
+    if parts.scheme != "http" or not parts.hostname:
+        raise UserError(f"--proxy {url}: give an HTTP proxy such as http://proxy:3128")
+    return url
 
 
 def _api(values: Values) -> Api:
