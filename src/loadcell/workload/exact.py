@@ -6,16 +6,28 @@ still misses is returned with its true count, and shows in the report.
 """
 
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, cycle, islice
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from loadcell.workload.compose import BYTES_PER_WORD
 from loadcell.workload.tokenizer import Tokenizer
 from loadcell.workload.units import Units, learn_units
 
-_ROUNDS: Final = 10
+_WORD_ROUNDS: Final = 4
+_LETTER_ROUNDS: Final = 12
 _DRAWS: Final = 1 << 16
+_STEPS_BACK: Final = 8
+_LARGEST_PAYMENT: Final = 8
+_MARKS: Final = ".,;:!?"
+
+
+class _Try(NamedTuple):
+    """A text behind what must stay, its count, and by how much it misses."""
+
+    miss: int
+    body: str
+    got: int
 
 
 class ExactComposer:
@@ -35,6 +47,7 @@ class ExactComposer:
         for word, cost in zip(units.words, units.costs, strict=True):
             self._of_cost.setdefault(cost, []).append(word)
         self._payment = _payments(sorted(self._of_cost, reverse=True))
+        self._most_paid = max(self._payment)
 
     def compose(self, tokens: int, noise: bytes, before: str = "", before_tokens: int = 0) -> tuple[str, int]:
         if tokens < 1:
@@ -51,9 +64,9 @@ class ExactComposer:
         opener: list[str] = []
         left = tokens
         if not spaced:
-            openers = self._units.openers
-            first = picks[0] % len(openers)
-            opener, left = [openers[first]], tokens - self._units.opener_costs[first]
+            costs = self._units.opener_costs
+            first = picks[0] % max(1, bisect_right(costs, tokens))
+            opener, left = [self._units.openers[first]], tokens - costs[first]
         if left < 1:
             return opener
         likely = int(left / self._mean_cost * 1.2) + 16
@@ -61,16 +74,18 @@ class ExactComposer:
         paid = list(accumulate(map(self._cost.__getitem__, body), initial=0))
         if paid[-1] < left and len(body) < len(picks):
             body, paid = picks, list(accumulate(map(self._cost.__getitem__, picks), initial=0))
-        taken = bisect_right(paid, left) - 1
-        while taken and left - paid[taken] not in self._payment:
-            taken -= 1
+        most = bisect_right(paid, left) - 1
+        fewer = range(most, max(-1, most - _STEPS_BACK), -1)
+        taken = next((n for n in fewer if left - paid[n] in self._payment), most)
         words = itemgetter(*body[:taken])(self._word) if taken > 1 else (self._word[pick] for pick in body[:taken])
         return [*opener, *words, *self._pay(left - paid[taken], picks[taken % len(picks)])]
 
     def _pay(self, rest: int, pick: int) -> list[str]:
-        """Words that cost `rest` together; fewer where that cannot be paid exactly."""
+        """Words that cost `rest` together, or as much of it as can be paid exactly."""
+        while rest not in self._payment:
+            rest -= 1
         words = []
-        while rest in self._payment and rest > 0:
+        while rest:
             cost = self._payment[rest]
             choice = self._of_cost[cost]
             words.append(choice[pick % len(choice)])
@@ -80,41 +95,50 @@ class ExactComposer:
 
     def _repair(self, before: str, words: list[str], want: int, got: int) -> tuple[str, int]:
         """Fewer or more words, then characters, until the count is right; the nearest text seen when it never is."""
-        best: tuple[int, str, int] | None = None
-        for step in range(_ROUNDS + 1):
-            text = " ".join((before, *words) if before else words)
-            if step:
-                got = self._count(text)
-            miss = abs(want - got)
-            if best is None or miss < best[0]:
-                best = (miss, text, got)
-            if not miss:
-                break
+        lead = before + " " if before else ""
+        best = _Try(abs(want - got), " ".join(words), got)
+        for _ in range(_WORD_ROUNDS):
             words = self._longer(words, want - got) if got < want else self._shorter(words, got - want)
-        assert best is not None
-        return best[1], best[2]
+            best, got = self._judge(best, lead, " ".join(words), want)
+            if got == want:
+                return lead + best.body, got
+        body, got = best.body, best.got
+        for _ in range(_LETTER_ROUNDS):
+            body = _nudged(body, want - got)
+            best, got = self._judge(best, lead, body, want)
+            if got == want:
+                break
+        return lead + best.body, best.got
+
+    def _judge(self, best: _Try, lead: str, body: str, want: int) -> tuple[_Try, int]:
+        """The nearer of the best try and a new one, and what the new one counts."""
+        got = self._count(lead + body)
+        miss = abs(want - got)
+        return (_Try(miss, body, got) if miss < best.miss else best), got
 
     def _longer(self, words: list[str], missing: int) -> list[str]:
-        if missing > max(self._payment):
-            filler = [self._units.words[i % len(self._units.words)] for i in range(int(missing / self._mean_cost))]
-            return words + filler
-        more = self._pay(missing, len(words))
-        # Nothing costs so little: a character more is the smallest step there is.
-        return words + more if more else [*words[:-1], words[-1] + "."] if words else ["."]
+        if missing <= self._most_paid:
+            return words + self._pay(missing, len(words))
+        return words + [self._word[(i * 7919) % _DRAWS] for i in range(int(missing / self._mean_cost))]
 
     def _shorter(self, words: list[str], excess: int) -> list[str]:
         kept, freed = list(words), 0
         while len(kept) > 1 and freed < excess:
             freed += self._cost_of.get(kept.pop(), 1)
-        if freed >= excess:
-            return kept + self._pay(freed - excess, len(words))
-        return [kept[0][:-1]] if kept and len(kept[0]) > 1 else kept
+        return kept + self._pay(freed - excess, len(words)) if freed > excess else kept
+
+
+def _nudged(text: str, missing: int) -> str:
+    """A few characters more, or fewer: the smallest step there is. Unlike characters seldom merge into one token."""
+    if missing > 0:
+        return text + "".join(islice(cycle(_MARKS), max(1, missing // 2)))
+    return text[: max(1, len(text) - max(1, -missing // 2))]
 
 
 def _payments(costs: list[int]) -> dict[int, int]:
     """For every small sum that can be paid in these costs, the cost to pay first. `costs` falling, so that few words are needed."""
     first = {0: 0}
-    for total in range(1, 8 * costs[0] + 1):
+    for total in range(1, _LARGEST_PAYMENT * costs[0] + 1):
         for cost in costs:
             if total - cost in first:
                 first[total] = cost

@@ -22,6 +22,7 @@ _OPENERS: Final = WORDS[:: len(WORDS) // 12]
 
 class Units(Struct, frozen=True):
     """`words` as they follow a space, `costs` their tokens. `openers` begin a text: no space before them, which may cost otherwise.
+    The cheapest opener stands first.
 
     `anchor_cost`: tokens of the word ANCHOR at the beginning of a text.
     """
@@ -47,11 +48,14 @@ def learn_units(tokenizer: Tokenizer) -> Units:
         some = WORDS[:: len(WORDS) // _ENOUGH]
         counts = tokenizer.counts([f"{ANCHOR} {word}" for word in some])
         cost = {word: max(1, count - len(lead)) for word, count in zip(some, counts, strict=True)}
+    # The cheapest words too, for prompts of one or two tokens.
+    openers = tuple(dict.fromkeys((*_OPENERS, *sorted(cost, key=cost.__getitem__)[: len(_OPENERS)])))
+    priced = sorted(zip(tokenizer.counts(openers), openers, strict=True))
     return Units(
         words=tuple(cost),
         costs=tuple(cost.values()),
-        openers=_OPENERS,
-        opener_costs=tuple(max(1, count) for count in tokenizer.counts(_OPENERS)),
+        openers=tuple(opener for _, opener in priced),
+        opener_costs=tuple(max(1, count) for count, _ in priced),
         anchor_cost=len(lead),
     )
 
