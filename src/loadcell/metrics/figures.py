@@ -51,9 +51,9 @@ def distributions(tallies: Sequence[Tally]) -> dict[str, Distribution]:
             continue
         values = column(tallies, name)
         found[name] = Distribution.of(values[~np.isnan(values)])
-    single = [tally.gaps.part() for tally in tallies]
-    found["icl"] = Distribution.merged([*single, *(tally.chunk_gaps.part() for tally in tallies)])
-    found["itl"] = Distribution.merged([*single, *(tally.split_gaps.part() for tally in tallies)])
+    found["icl"] = Distribution.merged([pool for tally in tallies for pool in (tally.gaps, tally.chunk_gaps)])
+    single = all(tally.chunk_gaps.empty for tally in tallies)  # one token a chunk everywhere: the two are one
+    found["itl"] = found["icl"] if single else Distribution.merged([pool for tally in tallies for pool in (tally.gaps, tally.split_gaps)])
     return found
 
 

@@ -5,9 +5,9 @@ Percentiles are order statistics with linear interpolation (Hyndman & Fan 1996, 
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,35 +18,45 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_US: Final = 1_000
 CONFIDENCE: Final = 0.95
 _BUFFER: Final = 1 << 17
+_UINT32_MAX: Final = (1 << 32) - 1
 _MS_DIGITS: Final = 6
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Values = npt.NDArray[Any]
 
 
 class Distribution:
-    """Sorted distinct values (ns) and how often each occurs."""
+    """Sorted values (ns), and how often each occurs; once each when `counts` is null."""
 
-    def __init__(self, values: Floats, counts: Ints) -> None:
+    def __init__(self, values: Floats, counts: Values | None = None) -> None:
         self.values = values
         self.counts = counts
-        self._upto = np.cumsum(counts)
-        self.n = int(self._upto[-1]) if len(counts) else 0
+        self._upto = None if counts is None else np.cumsum(counts, dtype=np.int64)
+        self.n = len(values) if self._upto is None else int(self._upto[-1]) if len(self._upto) else 0
 
     @classmethod
     def of(cls, samples: npt.ArrayLike) -> Self:
         """From plain samples."""
-        values, counts = np.unique(np.asarray(samples, dtype=np.float64), return_counts=True)
-        return cls(values, counts.astype(np.int64))
+        return cls(np.sort(np.asarray(samples, dtype=np.float64)))
 
     @classmethod
-    def merged(cls, parts: Sequence[tuple[Floats, Ints]]) -> Self:
-        """From parts of sorted (values, counts)."""
-        return cls(*(parts[0] if len(parts) == 1 else _combine(parts)))
+    def merged(cls, pools: Iterable["Counted"]) -> Self:
+        """From pools of gaps, one after the other: apart they hold most values once each."""
+        filled = [pool for pool in pools if len(pool.settled()[0])]
+        unit_ns = min((pool.unit_ns for pool in filled), default=1)
+        values: Values = np.empty(0, np.uint32)
+        counts: Values = np.empty(0, np.uint32)
+        for pool in filled:
+            more_values, more_counts = pool.settled()
+            if pool.unit_ns != unit_ns:
+                more_values = more_values * np.int64(pool.unit_ns // unit_ns)
+            values, counts = _merge(values, counts, more_values, more_counts)
+        return cls(values * float(unit_ns), counts)
 
     def order(self, rank: int) -> float:
         """The rank-th smallest sample, 0-based."""
-        return float(self.values[np.searchsorted(self._upto, rank, side="right")])
+        return float(self.values[rank if self._upto is None else np.searchsorted(self._upto, rank, side="right")])
 
     def percentile(self, percent: float) -> float | None:
         """At `percent` (0 to 100), linear between neighbours; null without samples."""
@@ -59,14 +69,16 @@ class Distribution:
         return min(high, low + (high - low) * (position - rank))
 
     def mean(self) -> float | None:
-        return float(np.dot(self.values, self.counts) / self.n) if self.n else None
+        return float(np.average(self.values, weights=self.counts)) if self.n else None
 
     def std(self) -> float | None:
         """Sample deviation (n − 1); null under two samples."""
         if self.n < 2:
             return None
-        centred = self.values - np.dot(self.values, self.counts) / self.n
-        return math.sqrt(float(np.dot(centred * centred, self.counts)) / (self.n - 1))
+        centred = self.values - np.average(self.values, weights=self.counts)
+        np.square(centred, out=centred)
+        total = centred.sum() if self.counts is None else np.dot(centred, self.counts)
+        return math.sqrt(float(total) / (self.n - 1))
 
     def min(self) -> float | None:
         return float(self.values[0]) if self.n else None
@@ -80,66 +92,87 @@ class Distribution:
         return None if ranks is None else (self.order(ranks[0] - 1), self.order(ranks[1] - 1))
 
 
-def _combine(parts: Sequence[tuple[Floats, Ints]]) -> tuple[Floats, Ints]:
-    """Parts of (values, counts) -> one, sorted and without repeats."""
-    if not parts:
-        return np.empty(0, np.float64), np.empty(0, np.int64)
-    values = np.concatenate([values for values, _counts in parts])
-    counts = np.concatenate([counts for _values, counts in parts])
-    if not len(values):
-        return values, counts
+def _merge(values: Values, counts: Values, more_values: Values, more_counts: Values) -> tuple[Values, Values]:
+    """Add sorted (values, counts) to sorted (values, counts)."""
+    if not len(values) or not len(more_values):
+        return (more_values, more_counts) if len(more_values) else (values, counts)
+    merged_values, merged_counts = _gather(np.concatenate([values, more_values]), np.concatenate([counts, more_counts]))
+    return _narrow(merged_values), _narrow(merged_counts)
+
+
+def _gather(values: Values, counts: Values) -> tuple[Values, Values]:
+    """Any (values, counts), sorted and without repeats."""
     order = np.argsort(values, kind="stable")
     values, counts = values[order], counts[order]
     starts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
-    return values[starts], np.add.reduceat(counts, starts)
+    return values[starts], np.add.reduceat(counts, starts, dtype=np.int64)
 
 
-class GapPool:
-    """Pools gaps between chunks, each divided over the tokens of the chunk that ends it. Exact to the nanosecond.
+def _narrow(values: Values) -> Values:
+    """Half the bytes where they fit: nearly always."""
+    return values.astype(np.uint32) if len(values) and values.max() <= _UINT32_MAX else values
 
-    Gaps are whole µs, and most are below a second: the distinct values are few, however many gaps there are. Memory: some MB.
-    """
+
+class Counted:
+    """Whole numbers of `unit_ns`, as sorted distinct values and how often each occurs. Exact, and small where values repeat."""
+
+    def __init__(self, unit_ns: int) -> None:
+        self.unit_ns = unit_ns
+        self._values: Values = np.empty(0, np.uint32)
+        self._counts: Values = np.empty(0, np.uint32)
+
+    def settled(self) -> tuple[Values, Values]:
+        """(values in `unit_ns`, counts) of all that was added."""
+        return self._values, self._counts
+
+    @property
+    def empty(self) -> bool:
+        return not len(self.settled()[0])
+
+    def _count(self, values: Values, counts: Values) -> None:
+        self._values, self._counts = _merge(self._values, self._counts, _narrow(values), _narrow(counts))
+
+
+class GapPool(Counted):
+    """Pools raw gaps between chunks. They are whole µs, most below a second: the distinct ones are few, however many gaps there are."""
 
     def __init__(self) -> None:
+        super().__init__(unit_ns=NS_PER_US)
         self._gaps = array("q")
-        self._tokens: array[int] | None = None
-        self._values: Floats = np.empty(0, np.float64)
-        self._counts: Ints = np.empty(0, np.int64)
 
     def add(self, gaps_us: list[int]) -> None:
-        """Gaps of one sample each."""
+        """Gaps in µs, one sample each."""
         self._gaps.extend(gaps_us)
-        if self._tokens is not None:
-            self._tokens.extend([1] * len(gaps_us))
         if len(self._gaps) >= _BUFFER:
-            self._settle()
+            self.settled()
 
-    def add_weighted(self, gaps_us: list[int], tokens: list[int]) -> None:
+    def settled(self) -> tuple[Values, Values]:
+        if self._gaps:
+            self._count(*np.unique(np.frombuffer(self._gaps, dtype=np.int64), return_counts=True))
+            self._gaps = array("q")
+        return super().settled()
+
+
+class SplitPool(Counted):
+    """Pools gaps divided over the tokens of the chunk that ends each; to the nanosecond."""
+
+    def __init__(self) -> None:
+        super().__init__(unit_ns=1)
+        self._gaps, self._tokens = array("q"), array("q")
+
+    def add(self, gaps_us: list[int], tokens: list[int]) -> None:
         """Gap i counts as tokens[i] samples of gap / tokens[i]."""
-        if self._tokens is None:
-            self._tokens = array("q", [1]) * len(self._gaps)
         self._gaps.extend(gaps_us)
         self._tokens.extend(tokens)
         if len(self._gaps) >= _BUFFER:
-            self._settle()
+            self.settled()
 
-    def part(self) -> tuple[Floats, Ints]:
-        """(values in ns, counts) of all that was added."""
-        self._settle()
-        return self._values, self._counts
-
-    def _settle(self) -> None:
-        if not self._gaps:
-            return
-        gaps = np.frombuffer(self._gaps, dtype=np.int64)
-        if self._tokens is None:
-            distinct, times = np.unique(gaps, return_counts=True)
-            values, counts = np.multiply(distinct, NS_PER_US, dtype=np.float64), times.astype(np.int64)
-        else:
-            counts = np.frombuffer(self._tokens, dtype=np.int64)
-            values = np.rint(np.divide(gaps * NS_PER_US, counts, dtype=np.float64))
-        self._values, self._counts = _combine([(self._values, self._counts), (values, counts)])
-        self._gaps, self._tokens = array("q"), None
+    def settled(self) -> tuple[Values, Values]:
+        if self._gaps:
+            gaps, tokens = np.frombuffer(self._gaps, dtype=np.int64), np.frombuffer(self._tokens, dtype=np.int64)
+            self._count(*_gather((gaps * NS_PER_US + tokens // 2) // tokens, tokens))
+            self._gaps, self._tokens = array("q"), array("q")
+        return super().settled()
 
 
 @lru_cache(maxsize=4096)

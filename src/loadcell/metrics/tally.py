@@ -25,7 +25,7 @@ from loadcell.metrics.latency import (
     token_gaps,
 )
 from loadcell.metrics.slo import Slo
-from loadcell.metrics.stats import GapPool
+from loadcell.metrics.stats import GapPool, SplitPool
 from loadcell.metrics.summary import Lengths
 from loadcell.metrics.timeline import TokenBins
 from loadcell.metrics.windows import Span
@@ -75,7 +75,7 @@ class Tally:
     def __init__(self) -> None:
         self.columns: dict[str, array[float]] = {name: array("d") for name in COLUMNS}  # NaN = null, in here only
         self.sent = array("q")
-        self.gaps, self.chunk_gaps, self.split_gaps = GapPool(), GapPool(), GapPool()
+        self.gaps, self.chunk_gaps, self.split_gaps = GapPool(), GapPool(), SplitPool()
         self.outcomes: Counter[str] = Counter()
         self.windows = (WindowTally(), WindowTally())
         self.ok_ends, self.failed_ends = array("q"), array("q")
@@ -108,7 +108,7 @@ class Tally:
         self.chunk_gaps.add(gaps)
         split = token_gaps(attempt)
         if split is not None:
-            self.split_gaps.add_weighted(*split)
+            self.split_gaps.add(*split)
 
     def add_tokens(self, record: RequestRecord, attempt: Attempt) -> None:
         """An ok request's lengths, asked and delivered."""
