@@ -1,5 +1,6 @@
 """Continuous batching as tables and properties; time is the model's own."""
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -191,6 +192,6 @@ def test_the_same_seed_gives_the_same_times_and_noise_has_its_spread() -> None:
         return [ns for ns, _ in play(BatchedTimeline(engine), [prompt(1, 4, target=2000)])[1]]
 
     assert moments(1, 0.1) == moments(1, 0.1) != moments(2, 0.1)
-    gaps = [b - a for a, b in zip(moments(1, 0.1), moments(1, 0.1)[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(moments(1, 0.1))]
     mean = sum(gaps) / len(gaps)
     assert (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5 / mean == pytest.approx(0.1, rel=0.1)

@@ -1,7 +1,9 @@
+from itertools import pairwise
+
 from loadcell.sim.kvcache import KvCache
 from loadcell.sim.sequence import Sequence
-from loadcell.sim.startup import start_engine
 from loadcell.sim.spec import SimSpec
+from loadcell.sim.startup import start_engine
 from loadcell.sim.timeline import FixedTimeline
 from loadcell.sim.virtual import play
 
@@ -61,7 +63,7 @@ def timeline(**changes: object):  # type: ignore[no-untyped-def]
 def test_a_batched_engine_starts_at_once_and_then_has_no_gaps() -> None:
     engine = timeline()
     told = play(engine, [sequence(1, 100, target=4, tokens=500)])
-    gaps = [b - a for a, b in zip(moments(told[1]), moments(told[1])[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(moments(told[1]))]
     assert 100 < moments(told[1])[0] < 130
     assert max(gaps) - min(gaps) < 0.1
     assert engine.due_ns is None

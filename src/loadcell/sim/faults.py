@@ -159,7 +159,7 @@ class FaultPlan:
         return delay, status
 
     def closing(self, number: int, elapsed_s: float) -> float | None:
-        """Seconds of idleness after which the connection of this response is closed without a word; None: it is kept."""
+        """Seconds of idleness after which the connection of the `number`-th response is closed without a word; None: it is kept."""
         for index, fault in self._faults:
             if fault.kind == "close" and self._strikes(index, fault, number, elapsed_s):
                 return fault.delay or 0.0

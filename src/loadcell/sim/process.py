@@ -15,6 +15,7 @@ import uvloop
 
 from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.sim.connection import Connection
+from loadcell.sim.drive import Drive
 from loadcell.sim.faults import FaultPlan, parse_fault
 from loadcell.sim.logwriter import LogWriter
 from loadcell.sim.memory import StartError, out_of_memory
@@ -65,14 +66,13 @@ async def _serve(spec: SimSpec, engine: Engine, faults: FaultPlan, tls: ssl.SSLC
 
     graceful = False
     log = LogWriter(spec.access_log, loop)
-    server = Server(
-        spec, engine.timelines, names=engine.names, max_model_len=engine.max_model_len, faults=faults, log=log, loop=loop, stop=stop
-    )
+    drive = Drive(engine.timelines, log, loop, stop)
+    server = Server(spec, drive, names=engine.names, max_model_len=engine.max_model_len, faults=faults, log=log, loop=loop)
 
     def leave() -> None:
         nonlocal graceful
         graceful = True
-        server.shut("aborted", "abort")
+        drive.shut("aborted", "abort")
         stop(0)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -83,8 +83,9 @@ async def _serve(spec: SimSpec, engine: Engine, faults: FaultPlan, tls: ssl.SSLC
     slow = faults.slow_start
     loading_s = 0.0 if slow is None else 10.0 if slow.delay is None else slow.delay
     if slow is not None and slow.how == "refused":
-        loop.call_later(loading_s, lambda: loop.create_task(_listen(spec, server, sock, tls, loop, 0.0)))
-    else:
+        await asyncio.wait((ended,), timeout=loading_s)
+        loading_s = 0.0
+    if not ended.done():
         await _listen(spec, server, sock, tls, loop, loading_s)
     gc.collect()
     gc.freeze()

@@ -1,69 +1,59 @@
-"""The engine behind HTTP: routes, the drive of the timelines, and the book of running answers.
-
-One process, one event loop. A kernel timer wakes it when the model has tokens; whatever is due then is sent in one go.
-"""
+"""The engine's HTTP side: routes, refusals, planned faults of requests and probes, and a log line for each request."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from loadcell.clock import MonotonicClock, anchor
 from loadcell.seeds import derive
-from loadcell.sim import asks, exposition, frames, tokens
+from loadcell.sim import asks, frames, tokens
 from loadcell.sim.accesslog import AccessLine, Outcome
 from loadcell.sim.answers import planned_answer, prompt_key
 from loadcell.sim.asks import RefusalError
 from loadcell.sim.connection import Connection, HttpRequest
+from loadcell.sim.drive import Drive
 from loadcell.sim.faults import Fault, FaultPlan
-from loadcell.sim.generation import ENGINE_DIED, Generation
+from loadcell.sim.generation import Generation
 from loadcell.sim.logwriter import LogWriter
-from loadcell.sim.memory import OOM_UNDER_LOAD
 from loadcell.sim.sequence import Sequence
 from loadcell.sim.spec import SimSpec
-from loadcell.sim.timeline import DeviceMemoryError, Timeline
-from loadcell.sim.timerfd import TimerFd
 
 _now_ns: Final = MonotonicClock.now_ns
 VERSION: Final = "0.11.0+loadcell.sim"  # the vLLM whose shapes are followed
 
 
 class Server:
-    """Application of all connections. `stop` is called with an exit code when a fault or a signal ends the process."""
+    """Application of all connections."""
 
     def __init__(
         self,
         spec: SimSpec,
-        timelines: list[Timeline],
+        drive: Drive,
         *,
         names: tuple[str, ...],
         max_model_len: int,
         faults: FaultPlan,
         log: LogWriter,
         loop: asyncio.AbstractEventLoop,
-        stop: Callable[[int], None],
     ) -> None:
         self._spec = spec
-        self._timelines = timelines
+        self._drive = drive
         self._names = names
         self._max_model_len = max_model_len
         self._faults = faults
         self._log = log
         self._loop = loop
-        self._stop = stop
-        self._counters = exposition.Counters()
-        self._running: dict[int, Generation] = {}
         self._connections: set[Connection] = set()
         self._held: dict[Connection, AccessLine] = {}
         self._closers: dict[Connection, asyncio.TimerHandle] = {}
         self._requests = 0
         self._probes = 0
+        self._responses = 0
         self._ready_ns = _now_ns()
         self._loading_until_ns = 0
         self._created = anchor().wall_ns // 1_000_000_000
-        self._timer = TimerFd()
-        self._armed_ns: int | None = None
-        loop.add_reader(self._timer.fd, self._wake)
+        drive.before_end = self._write_held
+        drive.after_answer = self._answer_ended
         self._routes: Mapping[str, Mapping[str, Callable[[Connection, HttpRequest], None]]] = {
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._completion},
@@ -87,7 +77,7 @@ class Server:
         self._ready_ns = _now_ns()
         self._loading_until_ns = self._ready_ns + round(loading_s * 1e9)
         for fault in self._faults.ends():
-            self._loop.call_later(fault.after or 0.0, self.strike, fault)
+            self._loop.call_later(fault.after or 0.0, self._drive.strike, fault)
 
     # --- connections
     def opened(self, connection: Connection) -> None:
@@ -146,7 +136,8 @@ class Server:
 
     def _plan_close(self, connection: Connection) -> None:
         if self._faults.idle_close and connection.open and connection.idle:
-            delay_s = self._faults.closing(self._requests, self._elapsed_s())
+            self._responses += 1
+            delay_s = self._faults.closing(self._responses, self._elapsed_s())
             if delay_s is not None:
                 self._closers[connection] = self._loop.call_later(delay_s, connection.close)
 
@@ -176,7 +167,7 @@ class Server:
     def _generate(self, connection: Connection, request: HttpRequest, *, chat: bool) -> None:
         self._requests += 1
         number = self._requests
-        fault = self._faults.for_request(number, self._elapsed_s(), len(self._running) + 1)
+        fault = self._faults.for_request(number, self._elapsed_s(), self._drive.running + 1)
         if fault is not None and self._struck_on_arrival(connection, request, fault):
             return
         fields = asks.decode_body(request.body)
@@ -186,7 +177,7 @@ class Server:
         seq = Sequence(number, ask.prompt_ids, target, request.arrival_ns, answer_start=key & 0xFFFF)
         name = request.header(b"x-request-id") or f"{derive(self._spec.seed, 'id', number):016x}{number:016x}"
         generation = Generation(
-            owner=self,
+            owner=self._drive,
             connection=connection,
             request=request,
             ask=ask,
@@ -197,12 +188,8 @@ class Server:
             response_id=f"{'chatcmpl' if chat else 'cmpl'}-{name}",
             created=self._created + int((request.arrival_ns - self._ready_ns) / 1e9),
         )
-        generation.rank = min(range(len(self._timelines)), key=lambda rank: self._timelines[rank].running + self._timelines[rank].waiting)
-        self._running[number] = generation
-        connection.on_gone = lambda: self._gone(generation)
-        generation.begin()
-        self._timelines[generation.rank].add(seq, request.arrival_ns)
-        self._arm()
+        generation.rank = self._drive.least_loaded()
+        self._drive.submit(generation)
 
     def _struck_on_arrival(self, connection: Connection, request: HttpRequest, fault: Fault) -> bool:
         """Faults that come before any answer."""
@@ -220,7 +207,7 @@ class Server:
             connection.reset()
         elif kind in ("crash", "exit", "oom_load") and at_once:
             self._log.write(self._line(connection, request, status=None, outcome="error", fault=kind))
-            self.strike(fault)
+            self._drive.strike(fault)
         else:
             return False
         return True
@@ -236,88 +223,17 @@ class Server:
 
         connection.on_gone = gone
 
-    def _gone(self, generation: Generation) -> None:
-        """The client left: vLLM aborts the request."""
-        if generation.seq.seq_id in self._running:
-            self._timelines[generation.rank].cancel(generation.seq, _now_ns())
-            self.ended(generation, "aborted", "abort")
-            self._arm()
-
-    def ended(self, generation: Generation, outcome: Outcome, reason: str) -> None:
-        if self._running.pop(generation.seq.seq_id, None) is None:
-            return
-        seq, counters = generation.seq, self._counters
-        if outcome != "finished" and not seq.finished and not seq.cancelled:
-            self._timelines[generation.rank].cancel(seq, _now_ns())
-        counters.finished[reason] += 1
-        if generation.chunk_ns:
-            counters.prompt_tokens += seq.prompt_tokens
-            counters.generation_tokens += generation.sent
-        if outcome == "finished" and seq.scheduled_ns is not None:
-            counters.observe_answer(
-                arrival_ns=seq.arrival_ns,
-                scheduled_ns=seq.scheduled_ns,
-                token_ns=generation.chunk_ns,
-                prompt_tokens=seq.prompt_tokens,
-                tokens=generation.sent,
-            )
-        if self._log.wanted:
-            self._log.write(generation.line(outcome, reason))
-        if outcome == "finished" and self._faults.idle_close:
-            self._loop.call_soon(self._plan_close, generation.connection)
-
-    def strike(self, fault: Fault) -> None:
-        """A fault ends the process. Only out of memory is said to the clients first: a crash has no last words."""
-        if fault.kind == "oom_load":
-            self.die_of_memory()
-        else:
-            self.shut("error", "error")
-            self._stop(fault.exit_code)
-
-    def die_of_memory(self) -> None:
-        print(OOM_UNDER_LOAD, file=sys.stderr, flush=True)
-        for generation in list(self._running.values()):
-            generation.fail(ENGINE_DIED)
-        self.shut("error", "error")
-        self._stop(1)
-
-    def shut(self, outcome: Outcome, reason: str) -> None:
-        """Write down everything unfinished and flush the log; nothing more is sent."""
-        for generation in list(self._running.values()):
-            self.ended(generation, outcome, reason)
+    def _write_held(self) -> None:
         for held in self._held.values():
             self._log.write(held)
         self._held.clear()
-        self._log.flush()
 
-    # --- time
+    def _answer_ended(self, generation: Generation) -> None:
+        if self._faults.idle_close:
+            self._loop.call_soon(self._plan_close, generation.connection)
+
     def _elapsed_s(self) -> float:
         return (_now_ns() - self._ready_ns) / 1e9
-
-    def _wake(self) -> None:
-        self._timer.clear()
-        self._armed_ns = None
-        running = self._running
-        try:
-            for timeline in self._timelines:
-                for seq, count in timeline.advance(_now_ns()):
-                    generation = running.get(seq.seq_id)
-                    if generation is not None:
-                        generation.deliver(count)
-        except DeviceMemoryError:
-            self.die_of_memory()
-            return
-        self._arm()
-
-    def _arm(self) -> None:
-        due_ns: int | None = None
-        for timeline in self._timelines:
-            at_ns = timeline.due_ns
-            if at_ns is not None and (due_ns is None or at_ns < due_ns):
-                due_ns = at_ns
-        if due_ns is not None and due_ns != self._armed_ns:
-            self._armed_ns = due_ns
-            self._timer.arm(due_ns)
 
     # --- the rest
     def _models(self, connection: Connection, request: HttpRequest) -> None:
@@ -379,25 +295,7 @@ class Server:
         connection.on_gone = gone
 
     def _metrics(self, connection: Connection, request: HttpRequest) -> None:
-        engines = [
-            exposition.EngineGauges(
-                running=timeline.running,
-                waiting=timeline.waiting,
-                kv_usage=timeline.kv.usage(),
-                queries=timeline.kv.queries,
-                hits=timeline.kv.hits,
-                preemptions=timeline.preemptions,
-            )
-            for timeline in self._timelines
-        ]
-        answering = [generation for generation in self._running.values() if generation.sent]
-        body = exposition.render(
-            self._counters,
-            engines,
-            self._names[0],
-            prompt_tokens=sum(generation.seq.prompt_tokens for generation in answering),
-            generation_tokens=sum(generation.sent for generation in answering),
-        )
+        body = self._drive.metrics(self._names[0])
         head = frames.head(200, "text/plain; version=0.0.4; charset=utf-8", length=len(body), keep_alive=request.keep_alive)
         self._raw(connection, request, 200, head + body)
 
@@ -405,6 +303,5 @@ class Server:
         self._answer(connection, request, 200, {"version": VERSION})
 
     def _reset_prefix_cache(self, connection: Connection, request: HttpRequest) -> None:
-        for timeline in self._timelines:
-            timeline.kv.forget()
+        self._drive.forget_prefixes()
         self._raw(connection, request, 200, frames.head(200, "text/plain; charset=utf-8", length=0, keep_alive=request.keep_alive))

@@ -5,7 +5,7 @@ whatever else runs. Only a free slot (`max_num_seqs`) and KV blocks are waited f
 """
 
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from random import Random
 from typing import Final, Protocol
 
@@ -58,7 +58,10 @@ class FixedTimeline:
 
     @property
     def due_ns(self) -> int | None:
-        return self._due[0][0] if self._due else None
+        due = self._due
+        while due and due[0][2].cancelled:
+            heappop(due)
+        return due[0][0] if due else None
 
     @property
     def running(self) -> int:
@@ -77,15 +80,15 @@ class FixedTimeline:
         if seq.scheduled_ns is None:
             self._waiting.remove(seq)
         else:
-            self._due = [entry for entry in self._due if entry[2] is not seq]
-            heapify(self._due)
-            self._leave(seq)
+            self._leave(seq)  # its entry is skipped when its time comes
         self._start_waiting(now_ns)
 
     def advance(self, now_ns: int) -> list[tuple[Sequence, int]]:
         due, out = self._due, []
         while due and due[0][0] <= now_ns:
             at_ns, seq_id, seq = heappop(due)
+            if seq.cancelled:
+                continue
             seq.generated += 1
             out.append((seq, 1))
             if seq.generated < seq.target:
