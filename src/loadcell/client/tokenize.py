@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -73,9 +73,12 @@ class ServerTokenizer:
     def answers(self) -> bool:
         """Whether the endpoint tokenizes. False for whatever reason it does not; raises nothing."""
         try:
-            return bool(self.encode("a b"))
+            if self.encode("a b"):
+                return True
         except EnvironmentFailure:
-            return False
+            pass  # whoever insists on this tokenizer meets the reason at the first count
+        self.close()
+        return False
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
@@ -98,7 +101,14 @@ class ServerTokenizer:
             raise EnvironmentFailure(f"{self._where('/detokenize')}: no 'prompt' in the answer; use --tokenizer PATH or words")
         return text
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
+        """Give up the kept connection; the next question opens another."""
         if self._wire is not None:
             self._wire.socket.close()
             self._wire = None
