@@ -48,7 +48,7 @@ def test_the_figures_follow_the_tools_definitions(records: list[RequestRecord], 
     result = written(records, facts)
     assert (result["completed"], result["failed"], result["duration"], result["request_throughput"]) == (2, 2, 2.0, 1.0)
     assert (result["total_input_tokens"], result["total_output_tokens"], result["total_token_throughput"]) == (1024, 6, 515.0)
-    assert (result["mean_ttft_ms"], result["median_ttft_ms"], result["std_ttft_ms"]) == (150.0, 150.0, 50.0)
+    assert (result["mean_ttft_ms"], result["median_ttft_ms"], result["std_ttft_ms"]) == (150.0, 150.0, pytest.approx(50.0))
     assert result["mean_tpot_ms"] == (15.0 + 650.0) / 2
     assert result["mean_itl_ms"] == pytest.approx(332.5)
     assert result["max_concurrent_requests"] == 2
