@@ -25,9 +25,22 @@ def bench(**given: Any) -> None:
     scenario, output = scenario_from_flags({name: value for name, value in given.items() if value not in (None, [], ())})
     for notice in _notices(given, scenario.target.api_key_env):
         print(f"loadcell: {notice}", file=sys.stderr)
-    from loadcell.api import run_scenario  # after the checks: wrong use is answered before the machinery is loaded
+    # After the checks: wrong use is answered before the machinery is loaded.
+    from loadcell.api import run_scenario
+    from loadcell.cli.watch import TerminalWatcher
 
-    raise typer.Exit(run_scenario(with_api_key(scenario, os.environ), output))
+    watcher = TerminalWatcher(sys.stderr, silent=not output.progress)
+    try:
+        result = run_scenario(with_api_key(scenario, os.environ), output, watcher)
+    finally:
+        watcher.stop()
+    if not output.quiet:
+        from loadcell.report.terminal import show
+
+        out = sys.stderr if output.output_file == "-" else sys.stdout
+        show(result.summary, out)
+        print(f"\n{result.report}", file=out)
+    raise typer.Exit(result.exit_code)
 
 
 def _notices(given: Mapping[str, Any], key_variable: str) -> Iterator[str]:

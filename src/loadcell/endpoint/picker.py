@@ -19,7 +19,7 @@ _NEVER_NS: Final = 1 << 62
 
 
 class Picker:
-    """One worker's choices. Call `pick`, then `began`; `ended` once for each `began`. Times are CLOCK_MONOTONIC ns."""
+    """One worker's choices. Call `pick`, then `began`; `landed` and then `ended` once for each `began`. Times are CLOCK_MONOTONIC ns."""
 
     def __init__(self, board: Board, worker: int, spec: EndpointSpec, seed: int) -> None:
         self._board = board
@@ -36,6 +36,7 @@ class Picker:
         self._penalised_ns = 0
         self._others = [0] * self._n
         self._refreshed_ns = 0
+        self._rest_until_ns = [0] * self._n
         self._weighs = spec.strategy in ("least_conn", "power_of_two")
 
     def pick(self, arrival_index: int, now_ns: int, session: str | None = None, tried: Sequence[int] = ()) -> int | None:
@@ -66,11 +67,14 @@ class Picker:
         self._block.add_at(PerEndpoint.IN_FLIGHT, endpoint)
         self._block.add_at(PerEndpoint.ATTEMPTS, endpoint)
 
+    def landed(self, endpoint: int) -> None:
+        """The attempt is no longer in flight; how it went is not known yet."""
+        self._block.add_at(PerEndpoint.IN_FLIGHT, endpoint, -1)
+
     def ended(self, endpoint: int, outcome: Outcome, now_ns: int) -> bool:
-        """The attempt is over. A failure of the endpoint's weighs against it at once. Returns whether control has to hear of it
+        """How a landed attempt went. A failure of the endpoint's weighs against it at once. Returns whether control has to hear of it
         (`Pool.on_traffic`): always, except for a success at a healthy endpoint, which the board counts.
         """
-        self._block.add_at(PerEndpoint.IN_FLIGHT, endpoint, -1)
         if outcome == "ok":
             self._block.add_at(PerEndpoint.SUCCESSES, endpoint)
             return self._board.standing(endpoint) != Standing.HEALTHY
@@ -81,6 +85,11 @@ class Picker:
                 self._decay(now_ns)
                 self._penalty[endpoint] = penalty_after(self._penalty[endpoint], 0, failures=1, busiest=busiest)
         return True
+
+    def rest(self, endpoint: int, until_ns: int) -> None:
+        """The endpoint has asked to be left alone; control will hear of it, but not before the next request."""
+        self._rest_until_ns[endpoint] = max(self._rest_until_ns[endpoint], until_ns)
+        self._until_ns = 0
 
     def others(self, endpoint: int, now_ns: int) -> int:
         """How many endpoints besides this one are available."""
@@ -111,7 +120,7 @@ class Picker:
         self._until_ns = _NEVER_NS
         available, trials = [], []
         for index in range(self._n):
-            rest_until_ns = board.endpoint(OfEndpoint.REST_UNTIL_NS, index)
+            rest_until_ns = max(board.endpoint(OfEndpoint.REST_UNTIL_NS, index), self._rest_until_ns[index])
             if now_ns < rest_until_ns:
                 self._until_ns = min(self._until_ns, rest_until_ns)
                 continue

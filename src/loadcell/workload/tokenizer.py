@@ -13,7 +13,9 @@ class Tokenizer(Protocol):
 
     name: str
     exact: bool
-    specials: int
+
+    @property
+    def specials(self) -> int: ...
 
     def count(self, text: str) -> int:
         """Tokens of `text`."""

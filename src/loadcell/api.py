@@ -1,0 +1,171 @@
+"""The few functions that a Python user calls; the command line is built on the same ones.
+
+    import loadcell
+    result = loadcell.bench(base_url=["http://127.0.0.1:8000"], concurrency=32, num_prompts=640)
+    result.summary.verdict, result.columns()["ttft_ms"]
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
+from loadcell.load.runner import Run, Watcher
+from loadcell.output import OutputSpec
+from loadcell.scenario import Scenario
+
+if TYPE_CHECKING:
+    from loadcell.metrics.facts import RunFacts
+    from loadcell.metrics.summary import Summary
+    from loadcell.recordlog import Log
+
+
+class BenchResult(Struct, frozen=True):
+    """What a run gave. `exit_code` is what the command would have exited with; `report` the path of report.md."""
+
+    folder: Path
+    summary: "Summary"
+    facts: "RunFacts"
+    exit_code: int
+
+    @property
+    def report(self) -> Path:
+        from loadcell.report.files import REPORT_NAME
+
+        return self.folder / REPORT_NAME
+
+    @property
+    def records(self) -> "Log":
+        """The records, streamed from the disk; can be iterated any number of times."""
+        from loadcell.recordlog import read_log
+
+        return read_log(self.folder / "records.jsonl")
+
+    def columns(self) -> dict[str, Any]:
+        """One numpy array per figure, one row per request; times in ms, NaN where a figure does not exist."""
+        from loadcell.metrics.columns import columns
+
+        return columns(self.records)
+
+
+def bench(**flags: Any) -> BenchResult:
+    """Run one load. The keywords are the flags of `loadcell bench`, underscores for dashes, lists where a flag may be given again.
+
+    Nothing is printed. Raises UserError for what `loadcell bench` would refuse, EnvironmentFailure for what this machine cannot do.
+    """
+    from loadcell.flags.resolve import scenario_from_flags, with_api_key
+
+    scenario, output = scenario_from_flags(flags)
+    return run_scenario(with_api_key(scenario, os.environ), output, Watcher())
+
+
+def run_scenario(scenario: Scenario, output: OutputSpec, watcher: Watcher) -> BenchResult:
+    """Run it, write the reports that `output` asks for, and judge it."""
+    _refuse_early(scenario, output)
+    folder = make_folder(output)
+    try:
+        facts = Run(scenario, folder, folder.name, watcher).execute()
+    except BaseException:
+        _remove_if_empty(folder)
+        raise
+    (folder / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
+    return _report(scenario, output, folder, facts)
+
+
+def _report(scenario: Scenario, output: OutputSpec, folder: Path, facts: "RunFacts") -> BenchResult:
+    # numpy and the renderers are loaded here, after the run, so that they cost its start nothing.
+    from loadcell.metrics.exitcode import exit_code
+    from loadcell.metrics.summarize import summarize
+    from loadcell.recordlog import read_log
+    from loadcell.report import files
+
+    facts = msgspec.structs.replace(facts, percentiles=output.metric_percentiles)
+    log = read_log(folder / "records.jsonl")
+    summary = summarize(facts, log)
+    files.write_derived(folder, summary)
+    failures = list(_exports(scenario, output, facts, log))
+    code = exit_code(summary, strict=output.strict, gate=output.gate)
+    result = BenchResult(folder=folder, summary=summary, facts=facts, exit_code=code)
+    if failures:
+        raise EnvironmentFailure(f"{'; '.join(failures)} (the run itself is in {folder})")
+    return result
+
+
+def _exports(scenario: Scenario, output: OutputSpec, facts: "RunFacts", log: "Log") -> Iterable[str]:
+    """Write other tools' formats. One that cannot be written is told and keeps none of the others from being written."""
+    from loadcell.report import files
+    from loadcell.report.vllm_options import options_of
+
+    if output.output_file:
+        try:
+            files.write_seed(output.output_file, log, facts, overwrite=output.overwrite)
+        except LoadcellError as error:
+            yield str(error)
+    if output.save_result:
+        options = options_of(scenario, output, facts.run.model or "", log.header.origin, time.time_ns())
+        try:
+            path = files.vllm_path(options, output.result_dir, output.result_filename)
+            files.write_vllm(path, log, facts, options, append=output.append_result)
+        except LoadcellError as error:
+            yield str(error)
+
+
+def _refuse_early(scenario: Scenario, output: OutputSpec) -> None:
+    """Files that would be in the way are found before the run, not an hour later."""
+    from loadcell.report.files import refuse_existing
+
+    if output.output_file and not output.overwrite:
+        refuse_existing(output.output_file, "--output-file", "choose another name or add --overwrite")
+    if output.save_result and output.result_filename and not output.append_result:
+        path = Path(output.result_dir or ".") / output.result_filename
+        refuse_existing(path, "--result-filename", "choose another, or --append-result to add to it")
+    if not scenario.target.base_urls:
+        raise UserError("--base-url: no endpoint is given")
+
+
+def make_folder(output: OutputSpec) -> Path:
+    """A new, empty folder: `output_dir`, else runs/<time>-<name>. One that holds anything is refused."""
+    if output.output_dir is not None:
+        folder = Path(output.output_dir)
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UserError(f"--output-dir {folder} is not empty, and records are never overwritten: choose another folder")
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--output-dir {folder} is a file: choose a folder")
+        return _made(folder, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", output.name).strip("-.") or "bench"
+    stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}"
+    for number in range(1, 1000):
+        folder = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        if not folder.exists():
+            try:
+                return _made(folder, exist_ok=False)
+            except FileExistsError:
+                continue
+    raise EnvironmentFailure(f"runs/{stem}: no free folder name; use --output-dir")
+
+
+def _made(folder: Path, *, exist_ok: bool) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=exist_ok)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
+    return folder
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """A run that never began leaves no folder behind; whatever holds a record stays."""
+    for file in folder.glob("*"):
+        if file.is_dir() or file.stat().st_size and file.name.endswith(".jsonl") and b'"index"' in file.read_bytes()[:1 << 20]:
+            return
+    for file in folder.glob("*"):
+        file.unlink()
+    folder.rmdir()

@@ -1,0 +1,190 @@
+"""Sockets that stream -> reads and their stamps. One epoll, one thread; the only code that runs per token.
+
+Between two looks at the sockets it sleeps a tick instead of waking for every token: the kernel has stamped each packet when it came, so
+nothing is lost by reading it up to 2 ms later, and a busy core no longer shows up as server latency. A read is kept as it is; it is
+parsed when there is time. Knows HTTP only by the few bytes that can end a response.
+"""
+
+import select
+import time
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from loadcell.client.connection import ANCILLARY_SIZE, READ_SIZE
+from loadcell.client.exchange import CHUNKED, Exchange
+from loadcell.clock import NS_PER_S, realtime_offset_ns
+
+TICK_NS: Final = 2_000_000
+EAGER_BELOW_NS: Final = 2_000_000  # gaps between tokens shorter than this are not worth sleeping through
+EAGER_BELOW_READS_PER_S: Final = 2_000
+PARSE_AT_READS: Final = 48  # raw reads that a stream may hold before it is parsed in passing
+
+_ADAPT_NS: Final = 50_000_000
+_OFFSET_NS: Final = NS_PER_S
+_MAX_EVENTS: Final = 16_384
+_DONE: Final = b"data: [DONE]\n\n"
+_DONE_CHUNK: Final = _DONE + b"\r\n"
+_DONE_AND_END: Final = _DONE_CHUNK + b"0\r\n\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_timespec: Final = Struct("qq")
+
+
+class Drain:
+    """`wait` sleeps and drains. Exchanges whose bodies stream are in `hot`; every other event goes to `on_event(fd)`.
+
+    `finished`: exchanges whose response has ended on the wire, oldest first (the caller empties it). `backlog`: streams with much to parse.
+    `impatient` > 0: something that must not wait for a tick (a connection being made) is registered.
+    """
+
+    def __init__(self, on_event: Callable[[int], None], on_lost: Callable[[Exchange, OSError | None], None], kernel_stamps: bool) -> None:
+        self.kernel_stamps = kernel_stamps
+        self.hot: dict[int, Exchange] = {}
+        self.finished: list[Exchange] = []
+        self.backlog: list[Exchange] = []
+        self.impatient = 0
+        self.tick_ns = 0
+        self.polls = 0
+        self.kernel_reads = 0
+        self.clock_reads = 0
+        self.late_ns = 0  # how much later than planned the last wake-up was
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._epoll = select.epoll()
+        now = time.monotonic_ns()
+        self._offset_ns = realtime_offset_ns()
+        self._offset_at = now
+        self._polled_ns = now
+        self._next_tick = now
+        self._adapt_at = now
+        self._reads = 0
+
+    def add(self, fd: int, *, writable: bool = False) -> None:
+        self._epoll.register(fd, select.EPOLLIN | (select.EPOLLOUT if writable else 0))
+
+    def change(self, fd: int, *, writable: bool) -> None:
+        self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if writable else 0))
+
+    def remove(self, fd: int) -> None:
+        self._epoll.unregister(fd)
+
+    def close(self) -> None:
+        self._epoll.close()
+
+    def wait(self, until_ns: int) -> None:
+        """Sleep to the earlier of `until_ns` and the tick, then read what has come. Without a tick: to the first event."""
+        now = time.monotonic_ns()
+        if self.tick_ns and not self.impatient:
+            target = min(until_ns, self._next_tick)
+            if target > now:
+                time.sleep((target - now) / NS_PER_S)
+                now = time.monotonic_ns()
+                self.late_ns = now - target
+            if now < self._next_tick:
+                return
+            self._next_tick = max(self._next_tick + self.tick_ns, now)
+        elif until_ns > now:
+            # epoll_wait counts whole milliseconds; select on the epoll's own descriptor takes microseconds.
+            select.select([self._epoll], [], [], (until_ns - now) / NS_PER_S)
+            self.late_ns = max(0, time.monotonic_ns() - until_ns)
+        self._drain()
+
+    def stamp(self, ancillary: list[tuple[int, int, bytes]]) -> tuple[int, bool]:
+        """(arrival on the monotonic clock, whether it is the kernel's), for a read outside the hot path."""
+        now = time.monotonic_ns()
+        if ancillary:
+            seconds, nanoseconds = _timespec.unpack(ancillary[0][2])
+            arrived: int = seconds * NS_PER_S + nanoseconds - self._offset_ns
+            if self._polled_ns <= arrived <= now:
+                self.kernel_reads += 1
+                return arrived, True
+        self.clock_reads += 1
+        return now, False
+
+    def _drain(self) -> None:
+        ready = self._epoll.poll(0, _MAX_EVENTS)
+        monotonic_ns, unpack = time.monotonic_ns, _timespec.unpack
+        polled, previous, offset = monotonic_ns(), self._polled_ns, self._offset_ns
+        hot, backlog, clock_reads, others = self.hot, self.backlog, 0, 0
+        self.polls += 1
+        for fd, _ in ready:
+            exchange = hot.get(fd)
+            if exchange is None:
+                others += 1
+                self._on_event(fd)
+                continue
+            try:
+                data, ancillary, _, _ = exchange.recvmsg(READ_SIZE, ANCILLARY_SIZE)  # type: ignore[misc]
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._on_lost(exchange, error)
+                continue
+            if not data:
+                self._on_lost(exchange, None)
+                continue
+            stamps = exchange.stamps
+            if ancillary:
+                seconds, nanoseconds = unpack(ancillary[0][2])
+                stamp = seconds * NS_PER_S + nanoseconds - offset
+                # Between the last poll and this read, or it is not to be believed (a stepped clock).
+                if not previous <= stamp <= polled:
+                    now = monotonic_ns()
+                    if not previous <= stamp <= now:
+                        stamp = now
+                        clock_reads += 1
+                        exchange.clock_reads.append(len(stamps))
+            else:
+                stamp = monotonic_ns()
+                clock_reads += 1
+                exchange.clock_reads.append(len(stamps))
+            exchange.datas.append(data)
+            stamps.append(stamp)
+            left = exchange.left
+            if left == CHUNKED:
+                if data[-4:] == b"\r\n\r\n" or len(data) < 4:
+                    self._may_have_ended(exchange, data)
+            else:
+                exchange.left = left = left - len(data)
+                if left <= 0:
+                    self.finish(exchange)
+            if len(stamps) == PARSE_AT_READS:
+                backlog.append(exchange)
+        self._polled_ns = polled
+        self.clock_reads += clock_reads
+        self.kernel_reads += len(ready) - others - clock_reads
+        self._reads += len(ready)
+        if polled - self._adapt_at >= _ADAPT_NS:
+            self._adapt(polled)
+
+    def _may_have_ended(self, exchange: Exchange, data: bytes) -> None:
+        """The read ends as a chunked body would. Where the stream's own end is there too nothing needs to be parsed to know."""
+        datas = exchange.datas
+        if data.endswith(_DONE_AND_END) or (data == _LAST_CHUNK and len(datas) > 1 and datas[-2].endswith(_DONE_CHUNK)):
+            self.finish(exchange)
+            return
+        exchange.parse()
+        if exchange.reader.settled:
+            self.finish(exchange)
+
+    def finish(self, exchange: Exchange) -> None:
+        """The response has ended on the wire."""
+        connection = exchange.connection
+        if connection is not None:
+            self.hot.pop(connection.fd, None)
+        exchange.stage = "ended"
+        self.finished.append(exchange)
+
+    def _adapt(self, now: int) -> None:
+        """A quarter of the gap between a stream's tokens, at most 2 ms; no tick where reads are few or gaps short."""
+        elapsed, reads, streams = now - self._adapt_at, self._reads, len(self.hot)
+        self._adapt_at, self._reads = now, 0
+        gap_ns = streams * elapsed // reads if reads else 0
+        busy = reads * NS_PER_S >= EAGER_BELOW_READS_PER_S * elapsed
+        before, self.tick_ns = self.tick_ns, 0
+        if self.kernel_stamps and busy and gap_ns >= EAGER_BELOW_NS:
+            self.tick_ns = min(TICK_NS, gap_ns // 4)
+            if not before:
+                self._next_tick = now + self.tick_ns
+        if now - self._offset_at >= _OFFSET_NS:
+            self._offset_ns, self._offset_at = realtime_offset_ns(), now

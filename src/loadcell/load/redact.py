@@ -1,0 +1,30 @@
+"""A scenario as it may stand in a file: without header values, keys and passwords."""
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from loadcell.scenario import Scenario
+
+HIDDEN: Final = "[redacted]"
+_SECRET: Final = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
+_NOT_SECRET: Final = re.compile(r"^(max_|min_|stop_)?(completion_)?tokens?(_ids)?$|^(max|min)_.*tokens$", re.IGNORECASE)
+_USERINFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def redacted(scenario: Scenario) -> dict[str, Any]:
+    """The scenario as plain data. A trace is left out: it is the data set's, and may be long."""
+    spec: dict[str, Any] = msgspec.to_builtins(scenario)
+    spec["target"]["headers"] = [[name, HIDDEN] for name, _ in scenario.target.headers]
+    if scenario.target.proxy:
+        spec["target"]["proxy"] = _USERINFO.sub("", scenario.target.proxy)
+    spec["sampling"]["extra_body"] = _hide(scenario.sampling.extra_body)
+    spec["schedule"]["trace_s"] = []
+    return spec
+
+
+def _hide(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: HIDDEN if _SECRET.search(key) and not _NOT_SECRET.match(key) else _hide(inner) for key, inner in value.items()}
+    return [_hide(inner) for inner in value] if isinstance(value, list) else value
