@@ -107,9 +107,9 @@ def test_nobody_there_is_no_tokenizer():
     "steps", [[(0.0, HANG)], [(0.0, b"HTTP/1.1 200 OK\r\n"), *[(30.0, b"x: y\r\n")] * 100]], ids=["silent", "dripping"]
 )
 def test_a_call_ends_at_its_deadline_however_the_answer_drips(steps):
-    with ScriptedServer(steps) as server, ServerTokenizer(endpoint(server), "m", timeout_s=0.15) as tokenizer:
-        with pytest.raises(EnvironmentFailure, match=r"--tokenizer server: 127.0.0.1:\d+/tokenize: "):
-            tokenizer.count("a")
+    late = pytest.raises(EnvironmentFailure, match=r"--tokenizer server: 127.0.0.1:\d+/tokenize: ")
+    with ScriptedServer(steps) as server, ServerTokenizer(endpoint(server), "m", timeout_s=0.15) as tokenizer, late:
+        tokenizer.count("a")
 
 
 def test_a_kept_connection_that_the_server_closed_is_replaced():

@@ -11,7 +11,7 @@ from typing import Final
 from loadcell.seeds import derive
 from loadcell.workload.spec import Purpose, WorkloadSpec
 
-_TWO_64: Final = float(1 << 64)
+_TWO_52: Final = float(1 << 52)
 
 
 class Draws:
@@ -24,14 +24,14 @@ class Draws:
         self._next = 0
 
     def uniform(self) -> float:
-        """The next number, in (0, 1): never 0, so that its logarithm exists."""
+        """The next number, in (0, 1) and never at its ends: 52 bits and a half are exact in a float."""
         at = self._next
         self._next = at + 8
-        return (int.from_bytes(self._bytes[at : at + 8], "little") + 0.5) / _TWO_64
+        return ((int.from_bytes(self._bytes[at : at + 8], "little") >> 12) + 0.5) / _TWO_52
 
     def normal(self) -> float:
         """A standard normal number (Box and Muller 1958), from the next two."""
-        radius = math.sqrt(-2.0 * math.log(min(self.uniform(), 1.0 - 1e-16)))
+        radius = math.sqrt(-2.0 * math.log(self.uniform()))
         return radius * math.cos(2.0 * math.pi * self.uniform())
 
 
