@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadcell.metrics.columns import columns
 from loadcell.metrics.exitcode import exit_code
-from loadcell.metrics.facts import PrefixCacheFacts, ProbeFacts, PurityFacts, RunFacts, TokenizerFacts, WorkerFacts
+from loadcell.metrics.facts import LengthError, PrefixCacheFacts, ProbeFacts, PurityFacts, RunFacts, TokenizerFacts, WorkerFacts
 from loadcell.metrics.slo import parse_goodput, parse_slo
 from loadcell.metrics.summarize import summarize
 from loadcell.metrics.summary import Summary, summary_schema
@@ -352,6 +352,20 @@ def test_the_clients_own_limits_are_imposed_ones() -> None:
     assert reason.observed == "no local port was left for 1 requests; EMFILE in 1 attempts"
 
 
+def test_requests_that_were_prepared_too_slowly_are_a_limit_of_ours() -> None:
+    for starved_ns, found in ((200 * MS, []), (300 * MS, ["imposed_limit"])):  # of a window of 5 s
+        facts = RunFacts(endpoints=ONE, workers=(WorkerFacts(starved_ns=starved_ns),))
+        assert [reason.rule for reason in summarize(facts, steady_streams(50)).reasons] == found
+
+
+def test_a_burst_has_no_trend() -> None:
+    """Everything at once: the later a request was sent the longer it waits, by construction."""
+    records = [record(k, [attempt(k * 0.05, [50 + 20 * k, 60 + 20 * k])], due_ms=0) for k in range(500)]
+    summary = summarize(RunFacts(endpoints=ONE, open_loop=True), records)
+    assert summary.verdict == "valid"
+    assert any(note.startswith("not_stationary: no steady state") for note in summary.notes)
+
+
 def test_unasked_cache_hits_are_suspect() -> None:
     facts = RunFacts(endpoints=ONE, prefix_cache={"host:8000": PrefixCacheFacts(hits=900, queries=1000)})
     summary = summarize(facts, steady_streams(50))
@@ -411,7 +425,7 @@ def test_notices_of_the_runner_come_first() -> None:
         partial=True,
         lost_workers=(2,),
         dropped_fields={"host:8000": ["ignore_eos"]},
-        tokenizer=TokenizerFacts(kind="words"),
+        tokenizer=TokenizerFacts(kind="words", off_target=LengthError(n=7, min=-2, max=3, mean=0.5)),
         reused_prompts=3,
         skipped_rows=1,
     )

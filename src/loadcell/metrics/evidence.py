@@ -11,12 +11,13 @@ from loadcell.metrics.measured import Measured
 from loadcell.metrics.stationarity import trend
 from loadcell.metrics.stats import Distribution, stats_of
 from loadcell.metrics.summary import Client, Figures, Purity
-from loadcell.metrics.tally import Collector
 from loadcell.metrics.verdict import Evidence, TrendSeen
-from loadcell.metrics.windows import offered_and_achieved
+from loadcell.metrics.windows import NS_PER_S, offered_and_achieved
 
 NS_PER_MS: Final = 1_000_000
 LAG_MIN_SAMPLES: Final = 100
+STARVED_SHARE: Final = 0.05
+"""Share of the window in which a worker wanted a request and none was prepared, above which that is a limit of ours."""
 
 
 def client_figures(run: RunFacts, measured: Measured) -> Client:
@@ -61,7 +62,7 @@ def evidence(
         offered_per_s=rates.offered_per_s if rates else None,
         achieved_per_s=rates.achieved_per_s if rates else None,
         capped_by_user=cap_full and run.cap_by_user,
-        imposed_limits=_imposed_limits(run, measured.collector, whole, cap_full),
+        imposed_limits=_imposed_limits(run, measured, whole, cap_full),
         lag_p99_ms=lag,
         ttft_p50_ms=None if ttft is None else ttft / NS_PER_MS,
         lost_endpoints=_lost_endpoints(run),
@@ -77,13 +78,17 @@ def evidence(
     )
 
 
-def _imposed_limits(run: RunFacts, collector: Collector, whole: Figures, cap_full: bool) -> tuple[str, ...]:
+def _imposed_limits(run: RunFacts, measured: Measured, whole: Figures, cap_full: bool) -> tuple[str, ...]:
     found = list(run.imposed_limits)
     if cap_full and not run.cap_by_user:
         found.append(f"a concurrency cap of {run.concurrency_cap} that was not asked for")
     if ports := whole.counts.by_outcome.get("no_local_port"):
         found.append(f"no local port was left for {ports} requests")
-    found.extend(f"{code} in {count} attempts" for code, count in sorted(collector.client_limit_errors.items()))
+    found.extend(f"{code} in {count} attempts" for code, count in sorted(measured.collector.client_limit_errors.items()))
+    if measured.whole is not None:
+        waited = max((worker.starved_ns or 0 for worker in run.workers), default=0) / NS_PER_S
+        if waited > STARVED_SHARE * measured.whole.seconds:
+            found.append(f"requests were prepared too slowly: a worker waited {waited:.3g} s for them")
     return tuple(found)
 
 
@@ -101,8 +106,11 @@ def _lost_endpoints(run: RunFacts) -> tuple[str, ...]:
 
 
 def _trends(run: RunFacts, measured: Measured) -> tuple[TrendSeen, ...]:
-    """Trends of TTFT and TPOT (E2E where nothing streamed) in the steady state, else over the run; a closed loop's first wave left out."""
-    tallies = measured.tallies(steady=True if measured.steady_span is not None else None)
+    """Trends of TTFT and TPOT (E2E where nothing streamed) in the steady state, a closed loop's first wave left out; none without a steady state.
+
+    A burst has no steady state, and its latencies grow by construction.
+    """
+    tallies = measured.tallies(steady=True)
     if not tallies:
         return ()
     sent = np.concatenate([np.frombuffer(tally.sent, dtype=np.int64) for tally in tallies])

@@ -32,8 +32,8 @@ class RunIdentity(Struct, frozen=True):
 class WorkerFacts(Struct, frozen=True):
     """One load worker, measured by itself.
 
-    `lag_*_us`: how late its loop woke, over `polls` wake-ups. `starved_ns`: time it was runnable without a core.
-    `cpu_share`: CPU seconds per wall second of its one thread (1.0 = a full core). `*_stamps`: output events by the origin of their stamp.
+    `lag_*_us`: how late its loop woke, over `polls` wake-ups. `starved_ns`: time in which a request was wanted and none was prepared.
+    `cpu_share`: CPU seconds per wall second of its one thread (1.0 = a full core). `*_stamps`: reads by the origin of their stamp.
     """
 
     worker: int = 0
@@ -82,12 +82,12 @@ class PrefixCacheFacts(Struct, frozen=True):
 
 
 class LengthError(Struct, frozen=True):
-    """Prompts whose length missed the target: how many, and by how many tokens (signed: made − asked)."""
+    """Prompts whose length missed the target: how many, and by how many tokens (signed: made − asked). `mean` null: not kept."""
 
     n: int
     min: int
-    mean: float
     max: int
+    mean: float | None = None
 
 
 class TokenizerFacts(Struct, frozen=True):

@@ -83,7 +83,8 @@ def _of_counts(facts: RunFacts, whole: Figures) -> Iterator[str]:
         yield f"TPOT of {tokens.first_chunk_estimated} requests rests on an estimate of the tokens in the first chunk"
     if facts.tokenizer.off_target is not None:
         off = facts.tokenizer.off_target
-        yield f"{off.n} prompts missed their token length by {off.min:+d} to {off.max:+d} (mean {off.mean:+.1f})"
+        mean = "" if off.mean is None else f" (mean {off.mean:+.1f})"
+        yield f"{off.n} prompts missed their token length by {off.min:+d} to {off.max:+d} tokens{mean}"
     if stamps.coalesced_share is not None and stamps.coalesced_share > COALESCED_SHARE:
         yield f"{stamps.coalesced_share:.0%} of the output events shared a read with a later one: their gaps are upper bounds"
     if stamps.clock_share and stamps.kind == "kernel":

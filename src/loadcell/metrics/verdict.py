@@ -221,7 +221,7 @@ def not_stationary(e: Evidence) -> RuleResult:
         f"no trend (Mann–Kendall on {BATCHES} batch medians, p ≤ {SIGNIFICANCE:g} and change ≥ {MIN_CHANGE:.0%})",
     )
     if not e.trends:
-        return _unknown(name, "suspect", threshold, "too few requests to see a trend")
+        return _unknown(name, "suspect", threshold, "no steady state of a hundred requests to look for a trend in")
     moving = [trend for trend in e.trends if not trend.stationary]
     if not moving:
         return _passed(name, "suspect", threshold, ", ".join(f"{one.metric} {one.change:+.0%}" for one in e.trends))
