@@ -1,11 +1,14 @@
 import inspect
+import re
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from loadcell.cli.simulate import simulate
 from loadcell.errors import UserError
-from loadcell.sim.flags import argv_from_spec, spec_from_argv
+from loadcell.sim.faults import PARAMETERS
+from loadcell.sim.flags import argv_from_spec, described_fields, flag, spec_from_argv
 from loadcell.sim.spec import SimSpec
 
 CHANGED = SimSpec(
@@ -39,3 +42,9 @@ def test_what_cannot_be_read_is_the_users(argv: list[str]) -> None:
 
 def test_the_command_has_every_field() -> None:
     assert list(inspect.signature(simulate).parameters) == [field.name for field in msgspec.structs.fields(SimSpec)]
+
+
+def test_every_flag_and_fault_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+    missing = [flag(name) for name, *_ in described_fields() if not re.search(rf"{flag(name)}\b", text)]
+    assert missing + [kind for kind in PARAMETERS if f"`{kind}`" not in text] == []

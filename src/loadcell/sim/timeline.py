@@ -15,6 +15,7 @@ from loadcell.sim.model import BatchingModel, Step
 from loadcell.sim.sequence import Sequence
 
 _MOST_LAG_NS: Final = 20_000_000
+_MOST_AT_ONCE: Final = 4096  # then the caller looks at its sockets; what is left is still due
 
 
 class DeviceMemoryError(Exception):
@@ -37,7 +38,10 @@ class Timeline(Protocol):
     def add(self, seq: Sequence, now_ns: int) -> None: ...
     def cancel(self, seq: Sequence, now_ns: int, /) -> None: ...
     def advance(self, now_ns: int) -> list[tuple[Sequence, int]]:
-        """Everything that is due by `now_ns`, in order: (sequence, new tokens). A finished sequence has left already."""
+        """What is due by `now_ns`, in order: (sequence, new tokens). A finished sequence has left already.
+
+        `due_ns` stays in the past when there was more than can be given at once.
+        """
         ...
 
 
@@ -85,7 +89,7 @@ class FixedTimeline:
 
     def advance(self, now_ns: int) -> list[tuple[Sequence, int]]:
         due, out = self._due, []
-        while due and due[0][0] <= now_ns:
+        while due and due[0][0] <= now_ns and len(out) < _MOST_AT_ONCE:
             at_ns, seq_id, seq = heappop(due)
             if seq.cancelled:
                 continue
