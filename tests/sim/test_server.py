@@ -236,11 +236,11 @@ def test_the_log_says_when_each_token_was_sent() -> None:
         (line,) = engine.generations(1)
     sent = line.token_ns
     assert len(sent) == len(arrivals) == 20
-    assert begin_ns < line.arrival_ns < begin_ns + 20_000_000
+    assert begin_ns < line.arrival_ns < begin_ns + 1_000_000_000
     late = sorted(at - told for at, told in zip(arrivals, sent, strict=True))
     assert late[0] > -1000  # the log is true to a microsecond
     assert late[10] < 20_000_000
-    assert 30 <= (line.first_token_ns - line.arrival_ns) / 1e6 < 80  # type: ignore[operator]
+    assert 30 <= (line.first_token_ns - line.arrival_ns) / 1e6 < 300  # type: ignore[operator]
     assert sorted(b - a for a, b in pairwise(sent))[9] == pytest.approx(10_000_000, rel=0.3)
 
 

@@ -88,7 +88,8 @@ class FixedTimeline:
         self._start_waiting(now_ns)
 
     def advance(self, now_ns: int) -> list[tuple[Sequence, int]]:
-        due, out = self._due, []
+        due = self._due
+        out: list[tuple[Sequence, int]] = []
         while due and due[0][0] <= now_ns and len(out) < _MOST_AT_ONCE:
             at_ns, seq_id, seq = heappop(due)
             if seq.cancelled:
