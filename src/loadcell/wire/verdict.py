@@ -4,51 +4,31 @@ Takes the reader's facts as they are; decodes the body of a plain or refused ans
 """
 
 from array import array
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from loadcell.records import Outcome, TokenSource
-from loadcell.wire.apierror import ApiError, body_error, stream_error, text_error
+from loadcell.wire.apierror import ApiError, body_error, text_error
 from loadcell.wire.http1 import Head
-from loadcell.wire.openai import MalformedError, Piece, Usage, choices_of, decode, sound_text, usage_of
+from loadcell.wire.openai import MalformedError, decode, sound_text
 from loadcell.wire.retryafter import retry_after_s
+from loadcell.wire.tally import FAILED_FINISH, Tally
 
-FAILED_FINISH: Final = frozenset({"abort", "error"})
 
-
-class Delivered(Struct, frozen=True):
-    """The reader's facts at the end. `body` is what was kept of a plain or refused answer; stamps are ns."""
+class Response(Struct, frozen=True):
+    """How the response came. `body` is what was kept of a plain or refused answer, null for a stream; stamps are ns."""
 
     head: Head | None
     invalid: str | None
     complete: bool
-    plain: bool
+    body: bytes | None
     streaming_asked: bool
     keep_text: bool
-    body: bytes
     headers_ns: int | None
-    first_event_ns: int | None
-    first_token_ns: int | None
-    first_answer_ns: int | None
-    last_event_ns: int | None
     done_ns: int | None
-    chunks: "array[int]"
-    chunk_tokens: "array[int] | None"
-    pending_tokens: int
     coalesced: int
     clock_stamps: int
-    malformed_events: int
-    saw_done: bool
-    all_finished: bool
-    finish_reason: str | None
-    error: ApiError | None
-    usage: Usage
-    answer: list[str]
-    reasoning: list[str]
-    tool: list[str]
-    first_chunk_text: str | None
     reusable: bool
 
 
@@ -91,14 +71,22 @@ class Answer(Struct, frozen=True, kw_only=True):
     reusable: bool = False
 
 
-def judge(delivered: Delivered, ended: Outcome | None = None) -> Answer:
-    """The answer of one response. `ended` is the outcome by which reading was stopped; it counts unless the answer had ended."""
-    facts = _with_plain_body(delivered) if delivered.plain else delivered
-    outcome, error = _outcome(facts, ended)
-    head, has_output = facts.head, bool(facts.answer or facts.reasoning or facts.tool)
-    done_ns = facts.done_ns if facts.done_ns is not None or not _finished(facts) else _last_stamp(facts)
-    output_tokens, source, chunk_tokens = _counts(facts, has_output)
-    texts = facts.keep_text or source != "usage"
+def judge(response: Response, tally: Tally, ended: Outcome | None = None) -> Answer:
+    """The answer of one response. `ended` is the outcome by which reading was stopped; it counts unless the answer had ended.
+
+    The tally of a plain answer is filled from its body here.
+    """
+    head = response.head
+    plain = response.body is not None and head is not None and 200 <= head.status < 300
+    fault = _read_plain_body(response, tally) if plain else response.invalid
+    outcome, error = _outcome(response, tally, fault, ended)
+    last_output_ns = tally.chunks[-1] if tally.chunks else None
+    done_ns = response.done_ns
+    if done_ns is None and tally.finished and tally.last_event_ns is not None:
+        # Whole, but the body was never ended: the stream's last event is its end.
+        done_ns = max(tally.last_event_ns, last_output_ns or tally.last_event_ns)
+    output_tokens, source, chunk_tokens = _counts(tally)
+    texts = response.keep_text or source != "usage"
     return Answer(
         outcome=outcome,
         status=head.status if head is not None else None,
@@ -106,131 +94,103 @@ def judge(delivered: Delivered, ended: Outcome | None = None) -> Answer:
         error_code=error.code if error is not None else None,
         error_param=error.param if error is not None else None,
         retry_after_s=retry_after_s(head.get("retry-after"), head.get("date")) if head is not None and head.status >= 300 else None,
-        headers_ns=facts.headers_ns,
-        first_event_ns=facts.first_event_ns,
-        first_token_ns=facts.first_token_ns,
-        first_answer_ns=facts.first_answer_ns,
-        last_token_ns=_last_token(facts, outcome, has_output, done_ns),
+        headers_ns=response.headers_ns,
+        first_event_ns=tally.first_event_ns,
+        first_token_ns=tally.first_token_ns,
+        first_answer_ns=tally.first_answer_ns,
+        last_token_ns=(done_ns if outcome == "ok" and tally.has_output else None) if plain else last_output_ns,
         done_ns=done_ns,
-        streamed=None if not facts.plain and facts.first_event_ns is None else not facts.plain,
-        chunks=facts.chunks,
+        streamed=False if plain else True if tally.first_event_ns is not None else None,
+        chunks=tally.chunks,
         chunk_tokens=chunk_tokens,
-        coalesced=facts.coalesced,
-        clock_stamps=facts.clock_stamps,
+        coalesced=response.coalesced,
+        clock_stamps=response.clock_stamps,
         output_tokens=output_tokens,
         output_source=source,
-        input_tokens=facts.usage.input,
-        reasoning_tokens=facts.usage.reasoning,
-        cached_tokens=facts.usage.cached,
-        finish_reason=facts.finish_reason,
-        malformed_events=facts.malformed_events,
-        text=sound_text("".join(facts.answer)) if texts else None,
-        reasoning_text=sound_text("".join(facts.reasoning)) if texts else None,
-        tool_text=sound_text("".join(facts.tool)) if texts else None,
-        first_chunk_text=sound_text(facts.first_chunk_text) if facts.first_chunk_text is not None else None,
-        reusable=facts.reusable,
+        input_tokens=tally.usage.input,
+        reasoning_tokens=tally.usage.reasoning,
+        cached_tokens=tally.usage.cached,
+        finish_reason=tally.finish_reason,
+        malformed_events=tally.malformed_events,
+        text=sound_text(tally.answer_text()) if texts else None,
+        reasoning_text=sound_text("".join(tally.reasonings)) if texts else None,
+        tool_text=sound_text("".join(tally.tools)) if texts else None,
+        first_chunk_text=sound_text(tally.first_text) if tally.first_text is not None else None,
+        reusable=response.reusable,
     )
 
 
-def _outcome(facts: Delivered, ended: Outcome | None) -> tuple[Outcome, ApiError | None]:
-    head = facts.head
+def _outcome(response: Response, tally: Tally, fault: str | None, ended: Outcome | None) -> tuple[Outcome, ApiError | None]:
+    head = response.head
     if head is None:
-        if facts.invalid is not None:
-            return "invalid_response", ApiError(facts.invalid)
+        if fault is not None:
+            return "invalid_response", ApiError(fault)
         return (ended, None) if ended else ("connection_reset", ApiError("closed before the response header was complete"))
     if not 200 <= head.status < 300:
-        return _refused(facts, head)
-    if facts.error is not None:
-        return "stream_error", facts.error
-    if not _finished(facts):
-        return _unfinished(facts, head, ended)
-    if facts.finish_reason in FAILED_FINISH:
-        return "stream_error", ApiError(f"finish_reason {facts.finish_reason}", facts.finish_reason)
-    if facts.answer or facts.reasoning or facts.tool or (facts.finish_reason is not None and facts.usage.output):
+        return _refused(response, head)
+    if tally.error is not None:
+        return "stream_error", tally.error
+    if not tally.finished:
+        return _unfinished(response, head, tally, fault, ended)
+    if tally.finish_reason in FAILED_FINISH:
+        return "stream_error", ApiError(f"finish_reason {tally.finish_reason}", tally.finish_reason)
+    if tally.has_output or (tally.finish_reason is not None and tally.usage.output):
         return "ok", None
-    if facts.malformed_events:
-        return "invalid_response", ApiError(f"none of {facts.malformed_events} events could be read as JSON")
+    if tally.malformed_events:
+        return "invalid_response", _unreadable(tally)
     return "empty_output", ApiError("the answer holds no text, reasoning or tool call")
 
 
-def _finished(facts: Delivered) -> bool:
-    """The answer itself says that it is whole, whatever became of the connection."""
-    return facts.saw_done or facts.all_finished
-
-
-def _unfinished(facts: Delivered, head: Head, ended: Outcome | None) -> tuple[Outcome, ApiError | None]:
-    if facts.invalid is not None:
-        return "invalid_response", ApiError(facts.invalid)
-    if not facts.complete and ended:
+def _unfinished(response: Response, head: Head, tally: Tally, fault: str | None, ended: Outcome | None) -> tuple[Outcome, ApiError | None]:
+    if fault is not None:
+        return "invalid_response", ApiError(fault)
+    if not response.complete and ended:
         return ended, None
-    bare = not facts.plain and facts.first_event_ns is None and facts.complete
-    if bare and (head.framing == "none" or not facts.streaming_asked):
+    bodyless = response.body is None and tally.first_event_ns is None and response.complete
+    if bodyless and (head.framing == "none" or not response.streaming_asked):
         return "empty_output", ApiError("the body is empty")
-    if facts.malformed_events and not facts.chunks:
-        return "invalid_response", ApiError(f"none of {facts.malformed_events} events could be read as JSON")
-    return "truncated", ApiError("the body ended early" if facts.plain else "the stream ended without finish_reason and without [DONE]")
+    if tally.malformed_events and not tally.chunks:
+        return "invalid_response", _unreadable(tally)
+    early = "the stream ended without finish_reason and without [DONE]" if response.body is None else "the body ended early"
+    return "truncated", ApiError(early)
 
 
-def _refused(facts: Delivered, head: Head) -> tuple[Outcome, ApiError | None]:
+def _unreadable(tally: Tally) -> ApiError:
+    return ApiError(f"no output, and {tally.malformed_events} events could not be read as JSON")
+
+
+def _refused(response: Response, head: Head) -> tuple[Outcome, ApiError | None]:
     if head.status < 400 or head.status >= 600:
         where = head.get("location")
         told = f"status {head.status}" + (f", redirected to {where}: give that URL" if where else "")
         return "invalid_response", text_error(told.encode())
-    error = None if head.coding else body_error(facts.body, head.content_type)
+    error = None if head.coding or not response.body else body_error(response.body, head.content_type)
     outcome: Outcome = "http_429" if head.status == 429 else "http_4xx" if head.status < 500 else "http_5xx"
     return outcome, error or ApiError(f"HTTP {head.status}")
 
 
-def _with_plain_body(facts: Delivered) -> Delivered:
-    """The facts of an answer that came as one JSON body, as if its events had been read."""
-    if not facts.complete:
-        return facts
+def _read_plain_body(response: Response, tally: Tally) -> str | None:
+    """Take an answer that came as one JSON body; why it cannot be taken, or null (also while it is not whole)."""
+    if not response.complete or response.invalid is not None or tally.finished:
+        return response.invalid
+    body = response.body or b""
     try:
-        obj = decode(facts.body)
+        obj = decode(body)
     except MalformedError as malformed:
-        cut = malformed.cut and facts.head is not None and facts.head.framing == "close"
-        shown = text_error(facts.body, html=facts.body.lstrip()[:1] == b"<")
-        return facts if cut else replace(facts, invalid=f"the body is no JSON: {shown.message if shown else ''}")
+        if malformed.cut and response.head is not None and response.head.framing == "close":
+            return None
+        shown = text_error(body, html=body.lstrip()[:1] == b"<")
+        return f"the body is no JSON: {shown.message if shown else ''}"
     fields: dict[str, Any] = obj if isinstance(obj, dict) else {}
-    pieces = choices_of(fields)
-    error = stream_error(fields)
-    if not pieces and error is None:
-        return replace(facts, invalid="the body is JSON without choices")
-    return replace(
-        facts,
-        error=error,
-        usage=usage_of(fields) or facts.usage,
-        all_finished=bool(pieces),
-        finish_reason=_worst_finish(pieces),
-        answer=[piece.answer for piece in pieces if piece.answer],
-        reasoning=[piece.reasoning for piece in pieces if piece.reasoning],
-        tool=[piece.tool for piece in pieces if piece.tool],
-        pending_tokens=sum(piece.tokens or 0 for piece in pieces),
-    )
+    return None if tally.take_whole(fields) else "the body is JSON without choices"
 
 
-def _worst_finish(pieces: list[Piece]) -> str | None:
-    reasons = [piece.finish_reason for piece in pieces if piece.finish_reason is not None]
-    failed = [reason for reason in reasons if reason in FAILED_FINISH]
-    return next(iter(failed or reasons), None)
-
-
-def _counts(facts: Delivered, has_output: bool) -> tuple[int | None, TokenSource | None, "array[int] | None"]:
+def _counts(tally: Tally) -> tuple[int | None, TokenSource | None, "array[int] | None"]:
     """(output tokens, source, tokens of each chunk). A usage of 0 beside output is a server that does not count."""
-    told = facts.chunk_tokens
-    if facts.usage.output is not None and (facts.usage.output or not has_output):
-        return facts.usage.output, "usage", told if told is not None and sum(told) <= facts.usage.output else None
+    told, output = tally.chunk_tokens, tally.usage.output
+    if output is not None and (output or not tally.has_output):
+        return output, "usage", told if told is not None and sum(told) <= output else None
     if told is not None:
-        return sum(told) + facts.pending_tokens, "chunks", told
-    return (facts.pending_tokens, "chunks", None) if facts.plain and facts.pending_tokens else (None, None, None)
-
-
-def _last_stamp(facts: Delivered) -> int | None:
-    stamps = [stamp for stamp in (facts.last_event_ns, facts.chunks[-1] if facts.chunks else None) if stamp is not None]
-    return max(stamps, default=None)
-
-
-def _last_token(facts: Delivered, outcome: Outcome, has_output: bool, done_ns: int | None) -> int | None:
-    if facts.plain:
-        return done_ns if outcome == "ok" and has_output else None
-    return facts.chunks[-1] if facts.chunks else None
+        return sum(told) + tally.pending_ids, "chunks", told
+    # A plain answer whose choices hold token ids.
+    return (tally.pending_ids, "chunks", None) if tally.pending_ids and not tally.chunks else (None, None, None)
