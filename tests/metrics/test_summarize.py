@@ -358,6 +358,24 @@ def test_requests_that_were_prepared_too_slowly_are_a_limit_of_ours() -> None:
         assert [reason.rule for reason in summarize(facts, steady_streams(50)).reasons] == found
 
 
+def closed_loop(ttft_ms: list[float], e2e_ms: list[float]) -> list[RequestRecord]:
+    """Four at a time; request k has the k-th TTFT and E2E."""
+    free, records = [0.0, 0.1, 0.2, 0.3], []
+    for k, (first, whole) in enumerate(zip(ttft_ms, e2e_ms, strict=True)):
+        slot = min(range(4), key=free.__getitem__)
+        start = free[slot]
+        records.append(record(k, [attempt(start, [start + first, start + whole])]))
+        free[slot] = start + whole + 0.01
+    return records
+
+
+def test_a_closed_loop_that_falls_out_of_step_is_stationary_and_one_that_slows_down_is_not() -> None:
+    facts = RunFacts(endpoints=ONE, concurrency_cap=4)
+    flat, down, up = [2000.0] * 200, [120 - 0.5 * k for k in range(200)], [400 + 4.0 * k for k in range(200)]
+    assert summarize(facts, closed_loop(down, flat)).verdict == "valid"
+    assert "not_stationary" in [reason.rule for reason in summarize(facts, closed_loop([50.0] * 200, up)).reasons]
+
+
 def test_a_burst_has_no_trend() -> None:
     """Everything at once: the later a request was sent the longer it waits, by construction."""
     records = [record(k, [attempt(k * 0.05, [50 + 20 * k, 60 + 20 * k])], due_ms=0) for k in range(500)]

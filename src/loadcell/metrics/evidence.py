@@ -106,9 +106,10 @@ def _lost_endpoints(run: RunFacts) -> tuple[str, ...]:
 
 
 def _trends(run: RunFacts, measured: Measured) -> tuple[TrendSeen, ...]:
-    """Trends of TTFT and TPOT (E2E where nothing streamed) in the steady state, a closed loop's first wave left out; none without a steady state.
+    """Trends in the steady state; none without one: the latencies of a burst grow by construction.
 
-    A burst has no steady state, and its latencies grow by construction.
+    Open loop: TTFT, where a queue that never drains shows. Closed loop: E2E, its first wave left out; TTFT falls there for a while with nothing
+    wrong, as requests that started together drift apart. TPOT in both.
     """
     tallies = measured.tallies(steady=True)
     if not tallies:
@@ -116,10 +117,9 @@ def _trends(run: RunFacts, measured: Measured) -> tuple[TrendSeen, ...]:
     sent = np.concatenate([np.frombuffer(tally.sent, dtype=np.int64) for tally in tallies])
     skip = 0 if run.is_open_loop or run.concurrency_cap is None else run.concurrency_cap
     order = np.argsort(sent, kind="stable")[skip:]
+    streamed = bool(np.any(~np.isnan(column(tallies, "ttft"))))
     found: list[TrendSeen] = []
-    for metric in ("ttft", "tpot", "e2e"):
-        if metric == "e2e" and found:
-            break
+    for metric in ("ttft" if run.is_open_loop and streamed else "e2e", "tpot"):
         values = column(tallies, metric)[order]
         seen = trend(values[~np.isnan(values)])
         if seen is not None:

@@ -215,7 +215,7 @@ def unasked_cache_hits(e: Evidence) -> RuleResult:
 
 
 def not_stationary(e: Evidence) -> RuleResult:
-    """SUSPECT when TTFT or TPOT (E2E where nothing streamed) has a significant and large trend over the run."""
+    """SUSPECT when TTFT (closed loop, or nothing streamed: E2E) or TPOT has a significant and large trend over the steady state."""
     name, threshold = (
         "not_stationary",
         f"no trend (Mann–Kendall on {BATCHES} batch medians, p ≤ {SIGNIFICANCE:g} and change ≥ {MIN_CHANGE:.0%})",
