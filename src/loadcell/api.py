@@ -1,8 +1,8 @@
 """The few functions that a Python user calls; the command line is built on the same ones.
 
-    import loadcell
-    result = loadcell.bench(base_url=["http://127.0.0.1:8000"], concurrency=32, num_prompts=640)
-    result.summary.verdict, result.columns()["ttft_ms"]
+import loadcell
+result = loadcell.bench(base_url=["http://127.0.0.1:8000"], concurrency=32, num_prompts=640)
+result.summary.verdict, result.columns()["ttft_ms"]
 """
 
 import os
@@ -164,7 +164,7 @@ def _made(folder: Path, *, exist_ok: bool) -> Path:
 def _remove_if_empty(folder: Path) -> None:
     """A run that never began leaves no folder behind; whatever holds a record stays."""
     for file in folder.glob("*"):
-        if file.is_dir() or file.stat().st_size and file.name.endswith(".jsonl") and b'"index"' in file.read_bytes()[:1 << 20]:
+        if file.is_dir() or file.stat().st_size and file.name.endswith(".jsonl") and b'"index"' in file.read_bytes()[: 1 << 20]:
             return
     for file in folder.glob("*"):
         file.unlink()

@@ -82,6 +82,7 @@ def test_least_conn_sees_the_other_workers(board: Board) -> None:
         worker.began(chosen)
         picks.append(chosen)
     assert board.in_flight() == [10, 10, 10]
+    ours.landed(0)
     ours.ended(0, "ok", 100 * MS)
     assert theirs.pick(0, 100 * MS) == 0
     assert board.workers[0].row(PerEndpoint.FAILURES) == [0, 0, 0]
@@ -95,6 +96,7 @@ def test_the_endpoint_that_fails_fastest_is_not_flooded(board: Board, strategy: 
         assert chosen is not None
         ours.began(chosen)
         if chosen == 0:
+            ours.landed(0)
             ours.ended(0, "connect_error", arrival * MS)
     failures = board.workers[0].get_at(PerEndpoint.FAILURES, 0)
     assert 1 <= failures <= 8
@@ -107,8 +109,10 @@ def test_the_endpoint_that_fails_fastest_is_not_flooded(board: Board, strategy: 
 def test_what_the_client_does_wrong_weighs_nothing(board: Board) -> None:
     ours = picker(board, "least_conn")
     ours.began(0)
+    ours.landed(0)
     ours.ended(0, "http_4xx", 5)
     ours.began(1)
+    ours.landed(1)
     ours.ended(1, "cancelled", 5)
     assert Counter(ours.pick(arrival, 6) for arrival in range(9)) == {0: 3, 1: 3, 2: 3}
     assert board.workers[0].row(PerEndpoint.ATTEMPTS) == [1, 1, 0]
@@ -118,10 +122,14 @@ def test_control_hears_of_everything_but_success_at_a_healthy_endpoint(board: Bo
     ours = picker(board)
     for _ in range(4):
         ours.began(0)
+    ours.landed(0)
     assert not ours.ended(0, "ok", 5)
+    ours.landed(0)
     assert ours.ended(0, "connect_error", 5)
+    ours.landed(0)
     assert ours.ended(0, "http_429", 5)
     board.set_endpoint(0, Standing.TRIAL, 0)
+    ours.landed(0)
     assert ours.ended(0, "ok", 5)
     assert [board.workers[0].get_at(cell, 0) for cell in (PerEndpoint.IN_FLIGHT, PerEndpoint.SUCCESSES, PerEndpoint.FAILURES)] == [0, 2, 1]
 

@@ -119,7 +119,8 @@ class Connection:
                 self.tls.receive(raw)
         except ssl.SSLCertVerificationError as error:
             raise ConnectFailure(
-                "tls_error", f"certificate verification failed: {error.verify_message} (--ca-file FILE trusts it, --insecure skips the check)"
+                "tls_error",
+                f"certificate verification failed: {error.verify_message} (--ca-file FILE trusts it, --insecure skips the check)",
             ) from error
         except ssl.SSLError as error:
             raise ConnectFailure("tls_error", f"TLS: {error.reason or error}") from error

@@ -74,6 +74,7 @@ class Drain:
     def wait(self, until_ns: int) -> None:
         """Sleep to the earlier of `until_ns` and the tick, then read what has come. Without a tick: to the first event."""
         now = time.monotonic_ns()
+        self.late_ns = 0
         if self.tick_ns and not self.impatient:
             target = min(until_ns, self._next_tick)
             if target > now:

@@ -14,7 +14,7 @@ from loadcell.workload import Tokenizer
 _WRITE: Final = 1 << 20
 
 
-def count_tokens(parts: Sequence[Path], tokenizer: Tokenizer, keep_text: bool, failed: Callable[[str], None]) -> None:
+def count_tokens(parts: Sequence[Path], tokenizer: Tokenizer, keep_text: bool, failed: Callable[[str], object]) -> None:
     """Count the output tokens of answers whose server told none, in the log's parts. What cannot be counted keeps its chunk count."""
     for part in parts:
         log = Log(part)
@@ -32,13 +32,13 @@ def count_tokens(parts: Sequence[Path], tokenizer: Tokenizer, keep_text: bool, f
         beside.replace(part)
 
 
-def _counted(record: RequestRecord, tokenizer: Tokenizer, keep_text: bool, failed: Callable[[str], None]) -> RequestRecord:
+def _counted(record: RequestRecord, tokenizer: Tokenizer, keep_text: bool, failed: Callable[[str], object]) -> RequestRecord:
     if not any(attempt.text is not None and attempt.output_source == "chunks" for attempt in record.attempts):
         return record
     return replace(record, attempts=[_counted_attempt(attempt, tokenizer, keep_text, failed) for attempt in record.attempts])
 
 
-def _counted_attempt(attempt: Attempt, tokenizer: Tokenizer, keep_text: bool, failed: Callable[[str], None]) -> Attempt:
+def _counted_attempt(attempt: Attempt, tokenizer: Tokenizer, keep_text: bool, failed: Callable[[str], object]) -> Attempt:
     if attempt.text is None or attempt.output_source != "chunks":
         return attempt
     kept = attempt if keep_text else replace(attempt, text=None)

@@ -66,12 +66,14 @@ class Flights:
         board: Board,
         client: Client,
         phase: Phase,
+        start_ns: int,
         slots: SlotSet,
         open_loop: bool,
         tell: Callable[[FromWorker], None],
         record: Callable[[RequestRecord], None],
     ) -> None:
         self._plan, self._client, self._phase = plan, client, phase
+        self._start_ns = start_ns
         self._slots, self._open_loop, self._tell, self._record = slots, open_loop, tell, record
         self._block = board.workers[plan.worker]
         count = len(plan.endpoints)
@@ -106,7 +108,10 @@ class Flights:
 
     def begin(self, request: Request, scheduled_ns: int, free_since_ns: int, now_ns: int) -> None:
         """A new arrival, with the slot that it has taken."""
-        self.lag_us.add((now_ns - max(scheduled_ns, free_since_ns)) // 1000)
+        due_ns = max(scheduled_ns, free_since_ns)
+        if due_ns > self._start_ns:
+            # What is due at the very start comes all at once; that one is sent after the other is the load's shape, not our lag.
+            self.lag_us.add((now_ns - due_ns) // 1000)
         self._place(Work(request, scheduled_ns), now_ns)
 
     def go_on(self, now_ns: int) -> None:
@@ -216,7 +221,9 @@ class Flights:
             return False
         endpoint = exchange.endpoint.index
         if field == "max_tokens":
-            self._halt(endpoint, f"{exchange.endpoint.name} refuses max_tokens ({answer.error}): use --max-tokens-field max_completion_tokens")
+            self._halt(
+                endpoint, f"{exchange.endpoint.name} refuses max_tokens ({answer.error}): use --max-tokens-field max_completion_tokens"
+            )
             return False
         if field not in self._dropped[endpoint]:
             self._dropped[endpoint].add(field)

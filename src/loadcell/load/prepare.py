@@ -65,14 +65,19 @@ def find_target(scenario: Scenario) -> Target:
     ]
     names = [endpoint.name for endpoint in endpoints]
     if len(set(names)) < len(names):
-        endpoints = [replace(endpoint, name=f"{endpoint.name}{endpoint.target}") if names.count(endpoint.name) > 1 else endpoint for endpoint in endpoints]
+        endpoints = [
+            replace(endpoint, name=f"{endpoint.name}{endpoint.target}") if names.count(endpoint.name) > 1 else endpoint
+            for endpoint in endpoints
+        ]
     if len({endpoint.name for endpoint in endpoints}) < len(endpoints):
         raise UserError(f"--base-url: {', '.join(sorted(set(names)))} is given more than once; name each endpoint once")
     context = tls.context(given.ca_file, given.insecure) if any(endpoint.scheme == "https" for endpoint in endpoints) else None
     if given.insecure and context is not None:
         notices.append("certificates were not verified (--insecure)")
     notices += [f"{endpoint.name}: the name does not resolve" for endpoint in endpoints if not endpoint.addresses]
-    notices += [f"{endpoint.name}: requests go through the proxy {_without_user(endpoint.proxy)}" for endpoint in endpoints if endpoint.proxy]
+    notices += [
+        f"{endpoint.name}: requests go through the proxy {_without_user(endpoint.proxy)}" for endpoint in endpoints if endpoint.proxy
+    ]
     _raise_descriptor_limit(scenario)
     stamps = kernel_stamps_work()
     if not stamps:

@@ -46,6 +46,12 @@ class Producer:
     def start(self) -> None:
         self._thread.start()
 
+    def make_all_first(self) -> None:
+        """Be primed only when all `count` requests are ready."""
+        if self._count is not None and self.made < self._count:
+            self._primed.clear()
+            self._first = self._count
+
     def wait_primed(self, timeout_s: float) -> bool:
         """True once enough is ready to start the load (or nothing more will be: see `error`)."""
         return self._primed.wait(timeout_s)
@@ -76,7 +82,7 @@ class Producer:
             self._published(self.made)
             if self._offsets is None and issued < self.made:
                 issued += self._spool.issue_tickets(issued, self.made - issued)
-            if self.made >= self._first and (self._offsets is not None or issued >= min(self.made, self._first)):
+            if self.made >= self._first and (self._offsets is not None or issued >= min(self._first, _BATCH)):
                 self._primed.set()
             if self.made == self._count and (self._offsets is not None or issued == self.made):
                 return

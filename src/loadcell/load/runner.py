@@ -38,14 +38,14 @@ from loadcell.load.prepare import Load, Target, cpus, find_target, make_request,
 from loadcell.load.producer import Producer
 from loadcell.load.quiet import QuietScrapes
 from loadcell.load.redact import redacted
-from loadcell.load.snapshot import LoadPhase, Snapshot
+from loadcell.load.snapshot import Snapshot
 from loadcell.load.spool import Slots, SpoolWriter, write_offsets
 from loadcell.load.watch import Progress
-from loadcell.metrics.facts import ProbeFacts, RunFacts, RunIdentity, StopReason, TokenizerFacts, WorkerFacts
 from loadcell.metrics.facts import LengthError as LengthErrorFacts
+from loadcell.metrics.facts import ProbeFacts, RunFacts, RunIdentity, StopReason, TokenizerFacts, WorkerFacts
 from loadcell.probe import get
 from loadcell.recordlog import LogHeader, encode_events, encode_header
-from loadcell.records import Event, Phase
+from loadcell.records import Event, Phase, Request
 from loadcell.scenario import Scenario
 from loadcell.schedule import mode, offered_rate, ramp_end_ns
 
@@ -85,6 +85,7 @@ class Run:
         self._end_ns = 0
         self._done: set[int] = set()
         self._origin = anchor()
+        self._making = threading.Lock()
 
     def execute(self) -> RunFacts:
         """Run the load; the facts of how it went. The records are in the folder when this returns."""
@@ -105,7 +106,7 @@ class Run:
                 scrapes.begin()
                 load = prepare_load(self._scenario, target)
                 write_offsets(load.offsets, offsets_fd)
-                header = self._header(target, load)
+                header = self._header(target)
                 self._give_plans(crew, target, load, header, board, warmup, measure, offsets_fd, slots)
                 with (self._folder / "events.jsonl").open("ab", buffering=0) as events:
                     pool = self._pool(target, board, events.write)
@@ -135,15 +136,16 @@ class Run:
             count = len(load.offsets) if load.offsets is not None else schedule.num_prompts
             first = self._first(load)
             producers.append(self._producer(measure, load, "measure", count, first, board))
-            self._await_ready(crew, board, pool)
+            self._await_ready(crew, pool)
             scrapes.wait_begun()
             progress = Progress(board, pool, load.schedule, scenario.warmup_requests)
             if len(producers) == 2:
-                self._prime(producers[0], board, pool)
+                self._prime(producers[0], pool)
                 stop_ns = round(scenario.warmup_duration_s * NS_PER_S)
                 self._phase("warmup", crew, board, pool, progress, producers[0], stop_ns or None, fresh=True)
             if self._stop is None:
-                self._prime(producers[-1], board, pool)
+                self._prime(producers[-1], pool)
+                self._leave_the_tokenizer(load, producers[-1], pool, count)
                 stop_ns = round(schedule.duration_s * NS_PER_S) if schedule.duration_s is not None else 0
                 self._phase("measure", crew, board, pool, progress, producers[-1], stop_ns or None, fresh=len(producers) == 1)
         finally:
@@ -185,7 +187,9 @@ class Run:
             self._decide(phase, board, pool, producer, now)
             if now - shown >= NS_PER_S // 4:
                 shown = now
-                self._watcher.show(progress.snapshot(now, draining=bool(board.flag(Flag.STOP_AT_NS) and now >= board.flag(Flag.STOP_AT_NS))))
+                self._watcher.show(
+                    progress.snapshot(now, draining=bool(board.flag(Flag.STOP_AT_NS) and now >= board.flag(Flag.STOP_AT_NS)))
+                )
         now = self._clock.now_ns()
         if phase == "measure":
             self._end_ns = now
@@ -257,7 +261,7 @@ class Run:
             self._event("field_dropped", now, f"{message.field}: {message.said}", name)
             self._note(f"{name} refuses {message.field}: it is left out there from now on")
 
-    def _await_ready(self, crew: Crew, board: Board, pool: Pool) -> None:
+    def _await_ready(self, crew: Crew, pool: Pool) -> None:
         ready: set[int] = set()
         while len(ready) + len(crew.lost) < len(crew) and self._stop is None:
             for worker, message in crew.messages(_LOOP_S):
@@ -269,13 +273,24 @@ class Run:
                     raise EnvironmentFailure(f"worker {worker} did not start ({crew.exit_text(worker)})")
             pool.tick(self._clock.now_ns())
 
-    def _prime(self, producer: Producer, board: Board, pool: Pool) -> None:
+    def _prime(self, producer: Producer, pool: Pool) -> None:
         """Wait until the first requests are ready to be sent."""
         while not producer.wait_primed(_PRIME_S) and self._stop is None:
             pool.tick(self._clock.now_ns())
         if producer.error is not None:
             error = producer.error
             raise error if isinstance(error, LoadcellError) else EnvironmentFailure(f"a prompt could not be made: {error}") from error
+
+    def _leave_the_tokenizer(self, load: Load, producer: Producer, pool: Pool, count: int | None) -> None:
+        """A server's tokenizer is asked no more once the measurement begins. Where its counts do not add up word by word, all prompts of a
+        run of known length are made first.
+        """
+        if load.tokenizer.name != "server":
+            return
+        if load.workload.repaired and count is not None:
+            producer.make_all_first()
+            self._prime(producer, pool)
+        load.workload.trust()
 
     def _first(self, load: Load) -> int:
         """How many requests must be ready before the start: a closed loop's slots, or what is due in its first second."""
@@ -293,9 +308,13 @@ class Run:
         def elapsed_ns() -> int:
             return self._clock.now_ns() - self._start_ns if measured and self._start_ns else 0
 
+        def make(index: int) -> Request:
+            with self._making:  # the warm-up's producer and the measurement's share one tokenizer
+                return make_request(scenario, load, phase, index)
+
         producer = Producer(
             spool,
-            lambda index: make_request(scenario, load, phase, index),
+            make,
             count,
             load.offsets if measured else None,
             published,
@@ -332,7 +351,9 @@ class Run:
                 endpoints=target.endpoints,
                 spec=scenario.endpoint,
                 timeouts=scenario.timeouts,
-                schedule=load.schedule if load.offsets is None else msgspec.structs.replace(load.schedule, trace_s=load.schedule.trace_s[:1]),
+                schedule=load.schedule
+                if load.offsets is None
+                else msgspec.structs.replace(load.schedule, trace_s=load.schedule.trace_s[:1]),
                 seed=scenario.seed,
                 headers=target.headers,
                 ca_file=scenario.target.ca_file,
@@ -401,7 +422,9 @@ class Run:
             if not self._start_ns and not board.flag(Flag.STOP_AT_NS) and not board.total(OfWorker.DISPATCHED):
                 raise KeyboardInterrupt  # nothing has been sent: nothing to drain
             code: StopCode = "interrupt" if number == signal.SIGINT else "terminated"
-            self._halt(board, code, f"{signal.Signals(number).name}: draining for 5 s; once more to leave at once", now, _INTERRUPT_DRAIN_NS)
+            self._halt(
+                board, code, f"{signal.Signals(number).name}: draining for 5 s; once more to leave at once", now, _INTERRUPT_DRAIN_NS
+            )
 
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -413,11 +436,11 @@ class Run:
     def _close_log(self, parts: list[Path], load: Load) -> None:
         if any(report.uncounted for report in self._reports):
             said: dict[str, None] = {}
-            closing.count_tokens(parts, load.tokenizer, self._scenario.save_text, lambda text: said.setdefault(text))
+            closing.count_tokens(parts, load.tokenizer, self._scenario.save_text, said.setdefault)
             self._notices += list(said)[:3]
         self._notices += closing.join(parts, self._folder / "records.jsonl")
 
-    def _header(self, target: Target, load: Load) -> LogHeader:
+    def _header(self, target: Target) -> LogHeader:
         return LogHeader(
             run_id=self._run_id,
             name=self._scenario.name,
@@ -435,7 +458,9 @@ class Run:
         report = load.workload.report()
         reason, detail = self._stop or ("worker_lost", None)
         stopped_early = reason not in ("count", "duration")
-        duration_end = self._start_ns + round(schedule.duration_s * NS_PER_S) if schedule.duration_s is not None and reason == "duration" else None
+        duration_end = (
+            self._start_ns + round(schedule.duration_s * NS_PER_S) if schedule.duration_s is not None and reason == "duration" else None
+        )
         miss = report.input
         ramp = ramp_end_ns(schedule, load.offsets)
         return RunFacts(
@@ -471,14 +496,18 @@ class Run:
             strategy=scenario.endpoint.strategy,
             healthy_at_end=tuple(pool.healthy_names()),
             ejections=self._ejections,
-            workers=tuple(_worker_facts(told) for told in self._reports),
+            workers=tuple(_worker_facts(told, open_loop=mode(schedule) != "closed") for told in self._reports),
             probes={name: ProbeFacts(sent=count.sent, failed=count.failed) for name, count in pool.probe_counts().items()},
             prefix_asked=scenario.workload.prefix_len > 0 or scenario.workload.dataset == "mooncake",
             stamps="kernel" if target.kernel_stamps else "clock",
             tokenizer=TokenizerFacts(
                 kind=load.tokenizer.name,
                 exact=load.tokenizer.exact,
-                off_target=LengthErrorFacts(n=miss.off_target, min=-miss.worst_miss, mean=0.0, max=miss.worst_miss) if miss.off_target else None,
+                off_target=LengthErrorFacts(
+                    n=miss.off_target, min=miss.least_miss or 0, mean=miss.mean_miss or 0.0, max=miss.most_miss or 0
+                )
+                if miss.off_target
+                else None,
             ),
             notices=tuple(self._notices),
             dropped_fields=self._dropped,
@@ -507,8 +536,9 @@ def _reason(code: StopCode) -> StopReason:
     return code
 
 
-def _worker_facts(told: WorkerReport) -> WorkerFacts:
-    lags = sorted(told.lag_us)
+def _worker_facts(told: WorkerReport, *, open_loop: bool) -> WorkerFacts:
+    """An open loop is late when a request leaves late; a closed one, whose next request waits for an answer, when its loop is."""
+    lags = sorted(told.lag_us if open_loop and told.lag_us else told.loop_us)
     return WorkerFacts(
         worker=told.worker,
         cpu_s=told.cpu_s,
@@ -530,7 +560,13 @@ def _rank(ordered: list[int], share: float) -> float | None:
 
 
 def _host() -> dict[str, Any]:
-    return {"system": platform.system(), "kernel": platform.release(), "machine": platform.machine(), "hostname": platform.node(), "cpus": cpus()}
+    return {
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "hostname": platform.node(),
+        "cpus": cpus(),
+    }
 
 
 def _versions() -> dict[str, str]:

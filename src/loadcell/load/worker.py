@@ -107,7 +107,9 @@ class Worker:
             self._block.put(counter, 0)
         self._loop_us = Samples()
         arrivals, slots, reader = self._sources(start)
-        flights = Flights(self._plan, self._board, self._client, start.phase, slots, arrivals.open_loop, self.tell, self._record)
+        flights = Flights(
+            self._plan, self._board, self._client, start.phase, start.start_ns, slots, arrivals.open_loop, self.tell, self._record
+        )
         try:
             self._loop(start, arrivals, slots, reader, flights)
         finally:
@@ -143,7 +145,9 @@ class Worker:
             return ClosedArrivals(reader), slots, reader
         assert plan.offsets_fd is not None
         size = os.fstat(plan.offsets_fd).st_size
-        offsets: memoryview[int] = memoryview(mmap.mmap(plan.offsets_fd, size, prot=mmap.PROT_READ)).cast("q") if size else memoryview(b"").cast("q")
+        offsets: memoryview[int] = (
+            memoryview(mmap.mmap(plan.offsets_fd, size, prot=mmap.PROT_READ)).cast("q") if size else memoryview(b"").cast("q")
+        )
         board = self._board
         scheduled = ScheduledArrivals(offsets, plan.worker, plan.workers, start.start_ns, lambda: board.flag(Flag.PRODUCED))
         return scheduled, slots, reader
@@ -167,11 +171,13 @@ class Worker:
                 more = more and self._dispatch(arrivals, slots, reader, flights, now)
             until = self._wake_ns(arrivals, slots, flights, now, next_scan, stopping, more, stop_at, kill_at)
             flights.settle(min(until, now + _SETTLE_NS))
+            client.parse_some(min(until, now + _SETTLE_NS))
+            # An answer that came just after the last look has waited for all that was done since, and for a late wake-up.
+            busy_ns = monotonic_ns() - now
             finished = client.poll(0 if flights.behind else until)
+            self._loop_us.add((busy_ns + client.drain.late_ns) // 1000)
             for exchange in finished:
                 flights.landed(exchange)
-            self._loop_us.add(client.drain.late_ns // 1000)
-            client.parse_some(min(until, now + _SETTLE_NS))
             if now >= next_scan:
                 next_scan = now + _SCAN_NS
                 self._scan(now)

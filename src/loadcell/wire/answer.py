@@ -131,7 +131,10 @@ class AnswerReader:
 
     def feed(self, data: bytes, stamp_ns: int, kernel: bool = True) -> None:
         """One read and its stamp. `kernel`: the stamp is the kernel's."""
-        self.feed_many((data,), (stamp_ns,), () if kernel else (0,))
+        before = len(self.tally.chunks)
+        self._feed_all((data,), (stamp_ns,))
+        if not kernel:
+            self.clock_stamps += len(self.tally.chunks) - before
 
     def feed_many(self, datas: Sequence[bytes], stamps: Sequence[int], clock_reads: Collection[int] = ()) -> None:
         """Reads in order and their stamps, of equal length. `clock_reads`: indexes of those not stamped by the kernel."""

@@ -275,10 +275,7 @@ class ResponseParser:
             raise InvalidResponseError("bad chunk framing: chunk data is longer than its size")
 
     def _begin_chunk(self, line: bytes) -> None:
-        digits = line.partition(b";")[0].rstrip(b" \t")
-        if not digits or len(digits) > 16 or digits.strip(_HEX):
-            raise InvalidResponseError(f"bad chunk size {excerpt(line[:40])}")
-        self.left = int(digits, 16)
+        self.left = _chunk_size(line)
         self._stage = _DATA if self.left else _TRAILER
         if line[0] == _ZERO and self.left:
             self.chunk_digits = len(line)
@@ -294,6 +291,14 @@ class ResponseParser:
         if self._trailer_bytes > MAX_HEADER_BYTES:
             raise InvalidResponseError(f"trailers longer than {MAX_HEADER_BYTES} bytes")
         self.complete = not line
+
+
+@lru_cache(maxsize=1024)
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].rstrip(b" \t")
+    if not digits or len(digits) > 16 or digits.strip(_HEX):
+        raise InvalidResponseError(f"bad chunk size {excerpt(line[:40])}")
+    return int(digits, 16)
 
 
 def _is_interim(buffer: bytes) -> bool:

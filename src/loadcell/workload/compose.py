@@ -26,15 +26,34 @@ class Composer(Protocol):
         """
         ...
 
+    def trust(self) -> None:
+        """Ask the tokenizer no more: from now on the count is what the words are known to cost."""
+        ...
+
+    @property
+    def repaired(self) -> int:
+        """Texts so far whose first count was not the wanted one."""
+        ...
+
+    @property
+    def unverified(self) -> int:
+        """Texts so far that no tokenizer has counted."""
+        ...
+
 
 class WordComposer:
     """Text of so many words, each drawn from the vocabulary."""
 
     anchor_cost = 1
+    repaired = 0
+    unverified = 0
+
+    def trust(self) -> None:
+        """Words are counted here anyway."""
 
     def __init__(self) -> None:
         # One entry for every 16-bit draw: a look-up instead of a division per word.
-        self._word = tuple(WORDS[i % len(WORDS)] for i in range(1 << 16))
+        self._word = (WORDS * ((1 << 16) // len(WORDS) + 1))[: 1 << 16]
 
     def compose(self, tokens: int, noise: bytes, before: str = "", before_tokens: int = 0) -> tuple[str, int]:
         picks = memoryview(noise)[: BYTES_PER_WORD * tokens].cast("H")

@@ -37,10 +37,13 @@ class ExactComposer:
         self._count = tokenizer.count
         units = learn_units(tokenizer) if units is None else units
         self._units = units
+        self._trusting = False
+        self.repaired = 0
+        self.unverified = 0
         self.anchor_cost = units.anchor_cost
         size = len(units.words)
-        self._word = tuple(units.words[i % size] for i in range(_DRAWS))
-        self._cost = tuple(units.costs[i % size] for i in range(_DRAWS))
+        self._word = (tuple(units.words) * (_DRAWS // size + 1))[:_DRAWS]
+        self._cost = (tuple(units.costs) * (_DRAWS // size + 1))[:_DRAWS]
         self._cost_of = dict(zip(units.words, units.costs, strict=True))
         self._mean_cost = sum(units.costs) / size
         self._of_cost: dict[int, list[str]] = {}
@@ -56,8 +59,17 @@ class ExactComposer:
         words = self._choose(tokens, picks, spaced=bool(before))
         text = " ".join((before, *words) if before else words)
         want = before_tokens + tokens
+        if self._trusting:
+            self.unverified += 1
+            return text, want
         got = self._count(text)
-        return (text, got) if got == want else self._repair(before, words, want, got)
+        if got == want:
+            return text, got
+        self.repaired += 1
+        return self._repair(before, words, want, got)
+
+    def trust(self) -> None:
+        self._trusting = True
 
     def _choose(self, tokens: int, picks: memoryview, *, spaced: bool) -> list[str]:
         """Words whose costs add up to `tokens`, by what is known of them."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadcell.records import TokenSource
 
@@ -24,8 +25,8 @@ class Prompt(Struct, frozen=True, gc=False):
 
 
 class LengthReport(Struct, frozen=True):
-    """Achieved lengths in tokens of the measured prompts made so far. `off_target`: how many missed the length asked for; `worst_miss`
-    by how many tokens at most.
+    """Achieved lengths in tokens of the measured prompts made so far. `off_target`: how many missed the length asked for; `least_miss`,
+    `mean_miss` and `most_miss`: by how many tokens those did (signed: made − asked), null when none did.
     """
 
     n: int
@@ -33,12 +34,15 @@ class LengthReport(Struct, frozen=True):
     mean: float | None
     max: int | None
     off_target: int
-    worst_miss: int
+    least_miss: int | None = None
+    mean_miss: float | None = None
+    most_miss: int | None = None
 
 
 class WorkloadReport(Struct, frozen=True):
     """`rows` null for synthetic prompts. `skipped` counts rows that were left out, by reason; `capped`, those whose output was cut
-    to fit. `reused`: measured prompts that repeat an earlier one of this run (the server may have them cached).
+    to fit. `reused`: measured prompts that repeat an earlier one of this run (the server may have them cached). `unverified`: prompts
+    whose length is what their words are known to cost, because the tokenizer was not to be asked any more.
     """
 
     dataset: str
@@ -51,16 +55,18 @@ class WorkloadReport(Struct, frozen=True):
     reused: int
     input: LengthReport
     output: LengthReport
+    unverified: int = 0
 
 
 class LengthTally:
     """Running minimum, mean and maximum; a million prompts cost no memory."""
 
-    __slots__ = ("_max", "_min", "_n", "_off", "_sum", "_worst")
+    __slots__ = ("_max", "_min", "_misses", "_most_miss", "_least_miss", "_n", "_off", "_sum")
 
     def __init__(self) -> None:
-        self._n = self._sum = self._max = self._off = self._worst = 0
-        self._min = 1 << 62
+        self._n = self._sum = self._max = self._off = self._misses = 0
+        self._min = self._least_miss = 1 << 62
+        self._most_miss = -self._least_miss
 
     def add(self, length: int, target: int) -> None:
         self._n += 1
@@ -70,10 +76,16 @@ class LengthTally:
         if length > self._max:
             self._max = length
         if length != target:
+            miss = length - target
             self._off += 1
-            self._worst = max(self._worst, abs(length - target))
+            self._misses += miss
+            self._least_miss = min(self._least_miss, miss)
+            self._most_miss = max(self._most_miss, miss)
 
     def report(self) -> LengthReport:
         if not self._n:
-            return LengthReport(n=0, min=None, mean=None, max=None, off_target=0, worst_miss=0)
-        return LengthReport(n=self._n, min=self._min, mean=self._sum / self._n, max=self._max, off_target=self._off, worst_miss=self._worst)
+            return LengthReport(n=0, min=None, mean=None, max=None, off_target=0)
+        made = LengthReport(n=self._n, min=self._min, mean=self._sum / self._n, max=self._max, off_target=self._off)
+        if not self._off:
+            return made
+        return replace(made, least_miss=self._least_miss, mean_miss=self._misses / self._off, most_miss=self._most_miss)

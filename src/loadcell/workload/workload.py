@@ -44,10 +44,13 @@ class Workload:
     `trace_s`: when a trace's requests came, in seconds from its start; empty for other workloads.
     """
 
-    def __init__(self, spec: WorkloadSpec, tokenizer: Tokenizer, prompts: Prompts, trace_s: tuple[float, ...] = ()) -> None:
+    def __init__(
+        self, spec: WorkloadSpec, tokenizer: Tokenizer, prompts: Prompts, trace_s: tuple[float, ...] = (), composer: Composer | None = None
+    ) -> None:
         self._spec = spec
         self._tokenizer = tokenizer
         self._prompts = prompts
+        self._composer = composer
         self.prompt = prompts.prompt
         self.trace_s = trace_s
 
@@ -55,6 +58,16 @@ class Workload:
     def size(self) -> int | None:
         """Distinct prompts; null when endless."""
         return self._prompts.size
+
+    def trust(self) -> None:
+        """Make further prompts without asking the tokenizer: where that is the server's, asking would disturb what is measured."""
+        if self._composer is not None:
+            self._composer.trust()
+
+    @property
+    def repaired(self) -> int:
+        """Prompts so far that missed their length at first: with such a tokenizer lengths cannot be trusted uncounted."""
+        return self._composer.repaired if self._composer is not None else 0
 
     def report(self) -> WorkloadReport:
         """What was made so far."""
@@ -68,6 +81,7 @@ class Workload:
             skipped=dict(made.skipped),
             capped=made.capped,
             reused=made.reused,
+            unverified=self._composer.unverified if self._composer is not None else 0,
             input=made.input_lengths.report(),
             output=made.output_lengths.report(),
         )
@@ -80,11 +94,13 @@ def open_workload(spec: WorkloadSpec, tokenizer: Tokenizer, chat: bool, needed: 
     """
     validate(spec)
     if spec.dataset == "random":
-        return Workload(spec, tokenizer, SyntheticPrompts(spec, tokenizer, composer_for(tokenizer), chat=chat))
+        composer = composer_for(tokenizer)
+        return Workload(spec, tokenizer, SyntheticPrompts(spec, tokenizer, composer, chat=chat), composer=composer)
     if spec.dataset == "mooncake":
-        trace = MooncakePrompts(spec, tokenizer, composer_for(tokenizer), chat=chat)
+        composer = composer_for(tokenizer)
+        trace = MooncakePrompts(spec, tokenizer, composer, chat=chat)
         check_enough(spec, trace.size or 0, needed or 0)
-        return Workload(spec, tokenizer, trace, trace.trace_s)
+        return Workload(spec, tokenizer, trace, trace.trace_s, composer)
     return Workload(spec, tokenizer, _read_rows(spec, tokenizer, chat, needed))
 
 
