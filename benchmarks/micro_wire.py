@@ -47,7 +47,7 @@ def ns_per_event(template: bytes, events: int, framing: str = "chunked", events_
         best = min(best, (time.perf_counter_ns() - begin) / events)
         reader.eof(len(reads))
         answer = reader.result()
-        assert answer.outcome == "ok" and len(answer.chunks) == events, answer.outcome
+        assert (answer.outcome, len(answer.chunks)) == ("ok", events)
     return best
 
 
