@@ -66,8 +66,8 @@ def read_records(path: Path) -> dict[int, Timeline]:
 def errors(client: dict[int, Timeline], server: dict[int, Timeline]) -> dict[str, float]:
     """Errors in µs. `unmatched` counts requests that only one side knows or whose number of events differs.
 
-    ITL error: |gap seen − gap sent| over all gaps. TTFT error: (first event − sent) − (first sent − received), which holds
-    the way through the kernel and the server's own delay in reading; `ttft_median` is the difference of the two medians.
+    ITL error: |gap seen − gap sent| over all gaps. TTFT error: |(first event − sent) − (first event sent − received)|, which holds
+    the way through the kernel; `received` is the kernel's stamp too. `ttft_median` is the difference of the two medians.
     Dispatch lag: sent − scheduled. `mark`: event received − event sent.
     """
     gaps, ttft, client_ttft, server_ttft, marks, lags = [], [], [], [], [], []

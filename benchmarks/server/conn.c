@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "settings.h"
 
 enum { READ_MIN = 4096 };
@@ -41,6 +42,7 @@ void conn_accept_all(int epoll_fd, int listener)
         if (fd < 0)
             return;
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+        setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &(int){1}, sizeof(int));
         struct conn *c = calloc(1, sizeof *c);
         if (!c) {
             perror("connection");
@@ -54,18 +56,50 @@ void conn_accept_all(int epoll_fd, int listener)
     }
 }
 
+/* CLOCK_REALTIME minus CLOCK_MONOTONIC, sampled once a second: kernel stamps are of the former. */
+static int64_t realtime_offset(uint64_t now)
+{
+    static int64_t offset;
+    static uint64_t next_sample;
+    if (now >= next_sample) {
+        struct timespec real;
+        const uint64_t before = now_ns();
+        clock_gettime(CLOCK_REALTIME, &real);
+        offset = real.tv_sec * 1000000000l + real.tv_nsec - (int64_t)((before + now_ns()) / 2);
+        next_sample = now + 1000000000u;
+    }
+    return offset;
+}
+
+static uint64_t arrival_of(struct msghdr *message)
+{
+    const uint64_t now = now_ns();
+    for (struct cmsghdr *m = CMSG_FIRSTHDR(message); m; m = CMSG_NXTHDR(message, m))
+        if (m->cmsg_level == SOL_SOCKET && m->cmsg_type == SCM_TIMESTAMPNS) {
+            struct timespec t;
+            memcpy(&t, CMSG_DATA(m), sizeof t);
+            return (uint64_t)(t.tv_sec * 1000000000l + t.tv_nsec - realtime_offset(now));
+        }
+    return now;
+}
+
 bool conn_read(struct conn *c)
 {
     for (;;) {
         bytes_make_room(&c->in, READ_MIN);
         const size_t room = c->in.room - c->in.end;
-        const ssize_t got = recv(c->fd, c->in.data + c->in.end, room, MSG_DONTWAIT);
+        char control[128];
+        struct iovec part = {c->in.data + c->in.end, room};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        const ssize_t got = recvmsg(c->fd, &message, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN)) {
             conn_hang_up(c);
             return false;
         }
-        if (got > 0)
+        if (got > 0) {
             c->in.end += (size_t)got;
+            c->arrived_ns = arrival_of(&message);
+        }
         if (got < 0 || (size_t)got < room)
             return true;
     }

@@ -25,6 +25,7 @@ struct conn {
     struct answer answer;
     struct truth_row *row;
     uint64_t row_began; /* see truth_sent */
+    uint64_t arrived_ns; /* of the last data read */
     uint64_t due_ns;
     struct conn *next;      /* in its queue */
     struct conn *next_dead; /* among those to free */
@@ -32,7 +33,8 @@ struct conn {
 
 void conn_accept_all(int epoll_fd, int listener);
 
-/* Reads all that is there; false when the peer is gone (the connection is then hung up). */
+/* Reads all that is there and notes when its last byte reached this machine: the kernel's stamp, so that a server that reads late
+ * does not say that the request came late. False when the peer is gone (the connection is then hung up). */
 bool conn_read(struct conn *c);
 
 /* Sends what the socket takes now and keeps the rest for conn_flush, on EPOLLOUT. */

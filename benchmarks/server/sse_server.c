@@ -139,8 +139,9 @@ static bool body_true(const char *body, const char *key)
     return p[strspn(p, " :")] == 't';
 }
 
-static void begin_answer(struct conn *c, const char *path, const char *body, uint64_t received_ns)
+static void begin_answer(struct conn *c, const char *path, const char *body)
 {
+    const uint64_t received_ns = c->arrived_ns;
     struct answer *a = &c->answer;
     const long tokens = body_number(body, "\"max_completion_tokens\"", body_number(body, "\"max_tokens\"", 0));
     a->seq = ++requests_ever;
@@ -210,7 +211,6 @@ static void answer_get(struct conn *c, const char *path)
 /* Takes whole requests from the read buffer while the connection is free; a pipelined one waits for its turn. */
 static void serve(struct conn *c)
 {
-    const uint64_t received_ns = now_ns();
     while (c->fd >= 0 && !c->busy && c->in.start < c->in.end) {
         bytes_make_room(&c->in, 1);
         c->in.data[c->in.end] = 0;
@@ -235,7 +235,7 @@ static void serve(struct conn *c)
         const char after_body = body[body_len];
         body[body_len] = 0;
         if (!strcmp(method, "POST") && strstr(path, "/completions"))
-            begin_answer(c, path, body, received_ns);
+            begin_answer(c, path, body);
         else
             answer_get(c, path);
         body[body_len] = after_body;
