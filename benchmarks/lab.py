@@ -8,6 +8,7 @@ import os
 import platform
 import shlex
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,7 +23,6 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SERVER_CORE, CLIENT_CORE = 0, 1
-PORT = 8137
 
 
 class LabError(Exception):
@@ -68,23 +68,32 @@ class Server:
         return self.truth
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 @contextmanager
-def server(work: Path, port: int = PORT) -> Iterator[Server]:
-    """Starts the C server on its core and stops it in the end."""
+def server(work: Path) -> Iterator[Server]:
+    """Starts the C server on its core and a free port, and stops it in the end."""
+    port = free_port()
     binary = HERE / "bin" / "sse_server"
     if not binary.exists():
         raise LabError(f"{binary} is missing: run `make -C {HERE}` first")
-    process = subprocess.Popen(pinned(SERVER_CORE, [str(binary), "--port", str(port), "--truth", str(work / "truth.bin")]))
+    process = subprocess.Popen(pinned(SERVER_CORE, [str(binary), "--port", str(port), "--log", str(work / "truth.bin")]))
     running = Server(port, work / "truth.bin")
     try:
         for _ in range(100):
             if process.poll() is not None:
-                raise LabError(f"the benchmark server ended at once with {process.returncode}: is port {port} free?")
+                raise LabError(f"the benchmark server ended at once with {process.returncode}")
             try:
-                running.get("/health")
-                break
+                answering = running.get("/stats")["pid"]
             except OSError:
                 time.sleep(0.02)
+                continue
+            if answering != process.pid:
+                raise LabError(f"process {answering}, not ours, answers on port {port}")
+            break
         yield running
     finally:
         process.terminate()

@@ -238,7 +238,6 @@ def read_arguments() -> argparse.Namespace:
     verbs = parser.add_subparsers(dest="verb", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("-n", type=int, default=5, help="runs of each kind; the figures are their medians (default 5)")
-    common.add_argument("--port", type=int, default=lab.PORT)
     common.add_argument("--loadcell", default=f"{sys.executable} -m loadcell", help="the command under test")
 
     streaming = argparse.ArgumentParser(add_help=False)
@@ -266,7 +265,7 @@ def read_arguments() -> argparse.Namespace:
 def main() -> int:
     args = read_arguments()
     verbs = {"cpu": cpu, "truth": truth_of, "rates": rates}
-    with tempfile.TemporaryDirectory(prefix="loadcell-bench-") as folder, lab.server(Path(folder), args.port) as server:
+    with tempfile.TemporaryDirectory(prefix="loadcell-bench-") as folder, lab.server(Path(folder)) as server:
         try:
             table, samples = verbs[args.verb](args, server, Path(folder))
         except lab.LabError as error:

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 struct settings settings = {.ttft = 50, .itl = 20, .tokens = 128, .per_event = 1, .per_send = 1, .chunked = 1, .log = 1};
 struct stats stats;
@@ -49,9 +50,9 @@ void stats_json(char *out, size_t room)
     getrusage(RUSAGE_SELF, &used);
     const double cpu_s = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
     snprintf(out, room,
-             "{\"requests\":%llu,\"finished\":%llu,\"events\":%llu,\"tokens\":%llu,\"connections\":%llu,\"blocked_sends\":%llu,"
+             "{\"pid\":%d,\"requests\":%llu,\"finished\":%llu,\"events\":%llu,\"tokens\":%llu,\"connections\":%llu,\"blocked_sends\":%llu,"
              "\"first_request_ns\":%llu,\"last_request_ns\":%llu,\"late_max_us\":%.1f,\"late_mean_us\":%.1f,\"cpu_s\":%.6f}",
-             (unsigned long long)stats.requests, (unsigned long long)stats.finished, (unsigned long long)stats.events, (unsigned long long)stats.tokens,
+             (int)getpid(), (unsigned long long)stats.requests, (unsigned long long)stats.finished, (unsigned long long)stats.events, (unsigned long long)stats.tokens,
              (unsigned long long)stats.connections, (unsigned long long)stats.blocked_sends, (unsigned long long)stats.first_request_ns,
              (unsigned long long)stats.last_request_ns, (double)stats.late_max_ns / 1e3, stats.late_count ? (double)stats.late_sum_ns / 1e3 / (double)stats.late_count : 0.0, cpu_s);
 }

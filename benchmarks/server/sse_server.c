@@ -1,6 +1,6 @@
 /* A server that is never the bottleneck: OpenAI-compatible answers streamed at exact times, one thread, one epoll.
  *
- *   sse_server [--host H] [--port P] [--model NAME] [--truth FILE] [--KEY VALUE …, the keys of /config]
+ *   sse_server [--host H] [--port P] [--model NAME] [--log FILE] [--KEY VALUE …, the other keys of /config]
  *
  * POST …/chat/completions, …/completions; GET /health, /v1/models, and for the one who measures:
  *   /config?ttft=MS&itl=MS&tokens=N&per_event=K&per_send=K&burst=0|1&sync=0|1&chunked=0|1&log=0|1&tag=0|1
@@ -11,7 +11,7 @@
  * tokens: when the request names none. per_event: tokens in one event.
  * burst: no pace; `per_send` events in each send() as fast as the socket takes them.
  * sync: events of all streams fall on one grid of itl, as the steps of a batching engine do.
- * chunked: else a content-length. log: whether the truth is kept.
+ * chunked: else a content-length. log: whether the truth is kept (--log FILE: where /dump writes it).
  * tag: usage.prompt_tokens tells the request's sequence number, so that a client's records can be joined with the truth.
  */
 #define _GNU_SOURCE
@@ -328,14 +328,14 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i += 2) {
         const char *key = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (!value || strncmp(key, "--", 2)) {
-            fprintf(stderr, "usage: sse_server [--host H] [--port P] [--model NAME] [--truth FILE] [--KEY VALUE ...]\n");
+            fprintf(stderr, "usage: sse_server [--host H] [--port P] [--model NAME] [--log FILE] [--KEY VALUE ...]\n");
             return 2;
         }
         if (!strcmp(key, "--host"))
             host = value;
         else if (!strcmp(key, "--port"))
             port = atoi(value);
-        else if (!strcmp(key, "--truth"))
+        else if (!strcmp(key, "--log"))
             truth_path = value;
         else if (!strcmp(key, "--model"))
             model = value;
