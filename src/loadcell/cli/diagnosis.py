@@ -28,6 +28,7 @@ STEAL_WARN, STEAL_FAIL = 0.01, 0.05
 MEMORY_WARN_MB: Final = 1_024
 TOKENS_WARN: Final = 20_000.0
 SHORTFALL: Final = 0.95
+COALESCED_WARN: Final = 0.05
 FAST_CLOCKS: Final = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page")
 
 
@@ -183,6 +184,9 @@ def _tokens(measured: Capability) -> Finding:
     short = measured.tokens_per_s < SHORTFALL * measured.offered_tokens_per_s and not measured.server_limited
     if short or measured.sustainable_tokens_per_s < TOKENS_WARN:
         return Finding("throughput", "warn", found, "above that, use more --workers, one for each free CPU")
+    if measured.coalesced_share > COALESCED_WARN and not measured.server_limited:
+        advice = f"{measured.coalesced_share:.0%} of the tokens shared a read with a later one, so their stamps are upper bounds: use more --workers"
+        return Finding("throughput", "warn", found, advice)
     return Finding("throughput", "ok", found)
 
 
