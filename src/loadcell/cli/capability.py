@@ -151,6 +151,11 @@ def _run(words: Sequence[str], result: Path) -> float:
         before = os.times()
         try:
             _, errors = process.communicate(timeout=_RUN_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise EnvironmentFailure(
+                f"the measuring load did not end within {_RUN_LIMIT_S:.0f} s: this machine is too busy to be judged"
+            ) from None
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
