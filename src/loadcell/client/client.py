@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from loadcell.client.connection import ANCILLARY_SIZE, READ_SIZE, Connection, ConnectFailure
+from loadcell.client.connection import ANCILLARY_SIZE, READ_SIZE, ConnectFailure, Connection
 from loadcell.client.drain import Drain
 from loadcell.client.exchange import CHUNKED, ENDLESS, Exchange
 from loadcell.client.limits import Timeouts
@@ -63,7 +63,8 @@ class Client:
 
     def poll(self, until_ns: int) -> list[Exchange]:
         """Sleep until `until_ns` or the next tick, read; the exchanges that have ended since, in order. Parse them with `answer`."""
-        self.drain.wait(until_ns)
+        # What ended outside the drain (a refused connection, a timeout) must not wait for the next answer.
+        self.drain.wait(0 if self.drain.finished else until_ns)
         finished = self.drain.finished
         if finished:
             self.drain.finished = []
@@ -149,7 +150,6 @@ class Client:
     def _send(self, exchange: Exchange, connection: Connection) -> None:
         exchange.stage = "sending"
         self._slow[connection.fd] = exchange
-        exchange.recvmsg = connection.sock.recvmsg
         data: bytes = exchange.wire_bytes
         try:
             if connection.tls is not None:
@@ -233,7 +233,7 @@ class Client:
             left = reader.body_remaining()
             exchange.left = left if left is not None else ENDLESS if reader.head.framing == "close" else CHUNKED
             del self._slow[connection.fd]
-            self.drain.hot[connection.fd] = exchange
+            self.drain.hot[connection.fd] = (connection.sock.recvmsg, exchange.datas.append, exchange.stamps.append, exchange)
 
     def _on_lost(self, exchange: Exchange, error: OSError | None) -> None:
         """The peer closed (no error) or the connection broke."""
@@ -245,6 +245,7 @@ class Client:
             # The server closed an idle connection just as we took it up again: the request never reached it. One replay.
             self._drop(exchange, connection)
             exchange.stale_replays += 1
+            exchange.sent_ns = None
             self._connect(exchange)
             return
         if error is None:

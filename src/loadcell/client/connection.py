@@ -4,7 +4,8 @@ import errno
 import os
 import socket
 import ssl
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
 from loadcell.client.tls import TlsStream
 from loadcell.records import Endpoint, Outcome
@@ -13,6 +14,9 @@ from loadcell.wire.http1 import host_header
 SO_TIMESTAMPNS: Final = 35  # <asm/socket.h>; Python's socket module does not name it
 READ_SIZE: Final = 65_536
 ANCILLARY_SIZE: Final = socket.CMSG_SPACE(16)
+
+Receive = Callable[[int, int], tuple[bytes, list[tuple[int, int, bytes]], int, Any]]
+"""A socket's `recvmsg`: (bytes, ancillary bytes) to read at most -> data, ancillary data, flags, address."""
 
 Stage = Literal["connecting", "tunnel", "handshake", "ready"]
 
@@ -51,7 +55,7 @@ class Connection:
         try:
             sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError as error:
-            raise ConnectFailure("no_local_port", f"no socket: {error.strerror}") from error
+            raise _connect_failure(error.errno or errno.EMFILE) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if kernel_stamps:
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from loadcell.client.connection import ANCILLARY_SIZE, READ_SIZE
+from loadcell.client.connection import ANCILLARY_SIZE, READ_SIZE, Receive
 from loadcell.client.exchange import CHUNKED, Exchange
 from loadcell.clock import NS_PER_S, realtime_offset_ns
 
 TICK_NS: Final = 2_000_000
 EAGER_BELOW_NS: Final = 2_000_000  # gaps between tokens shorter than this are not worth sleeping through
 EAGER_BELOW_READS_PER_S: Final = 2_000
-PARSE_AT_READS: Final = 48  # raw reads that a stream may hold before it is parsed in passing
+PARSE_AT_READS: Final = 32  # raw reads that a stream may hold before it is parsed in passing
+_LOOK_EVERY_POLLS: Final = 32  # how often that is looked at: a poll adds one read to a stream at most
 
 _ADAPT_NS: Final = 50_000_000
 _OFFSET_NS: Final = NS_PER_S
@@ -30,6 +31,10 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 _timespec: Final = Struct("qq")
 
 
+# What the hot path needs of a stream, looked up once: its socket's recvmsg, the appends of its reads and stamps, the exchange itself.
+HotStream = tuple[Receive, Callable[[bytes], None], Callable[[int], None], Exchange]
+
+
 class Drain:
     """`wait` sleeps and drains. Exchanges whose bodies stream are in `hot`; every other event goes to `on_event(fd)`.
 
@@ -39,7 +44,7 @@ class Drain:
 
     def __init__(self, on_event: Callable[[int], None], on_lost: Callable[[Exchange, OSError | None], None], kernel_stamps: bool) -> None:
         self.kernel_stamps = kernel_stamps
-        self.hot: dict[int, Exchange] = {}
+        self.hot: dict[int, HotStream] = {}
         self.finished: list[Exchange] = []
         self.backlog: list[Exchange] = []
         self.impatient = 0
@@ -103,19 +108,21 @@ class Drain:
         return now, False
 
     def _drain(self) -> None:
-        ready = self._epoll.poll(0, _MAX_EVENTS)
         monotonic_ns, unpack = time.monotonic_ns, _timespec.unpack
+        began = monotonic_ns()
+        ready = self._epoll.poll(0, _MAX_EVENTS)
         polled, previous, offset = monotonic_ns(), self._polled_ns, self._offset_ns
-        hot, backlog, clock_reads, others = self.hot, self.backlog, 0, 0
+        hot, clock_reads, others = self.hot, 0, 0
         self.polls += 1
         for fd, _ in ready:
-            exchange = hot.get(fd)
-            if exchange is None:
+            stream = hot.get(fd)
+            if stream is None:
                 others += 1
                 self._on_event(fd)
                 continue
+            receive, add_data, add_stamp, exchange = stream
             try:
-                data, ancillary, _, _ = exchange.recvmsg(READ_SIZE, ANCILLARY_SIZE)  # type: ignore[misc]
+                data, ancillary, _, _ = receive(READ_SIZE, ANCILLARY_SIZE)
             except BlockingIOError:
                 continue
             except OSError as error:
@@ -124,7 +131,6 @@ class Drain:
             if not data:
                 self._on_lost(exchange, None)
                 continue
-            stamps = exchange.stamps
             if ancillary:
                 seconds, nanoseconds = unpack(ancillary[0][2])
                 stamp = seconds * NS_PER_S + nanoseconds - offset
@@ -134,24 +140,24 @@ class Drain:
                     if not previous <= stamp <= now:
                         stamp = now
                         clock_reads += 1
-                        exchange.clock_reads.append(len(stamps))
+                        exchange.clock_reads.append(len(exchange.datas))
             else:
                 stamp = monotonic_ns()
                 clock_reads += 1
-                exchange.clock_reads.append(len(stamps))
-            exchange.datas.append(data)
-            stamps.append(stamp)
+                exchange.clock_reads.append(len(exchange.datas))
+            add_data(data)
+            add_stamp(stamp)
             left = exchange.left
             if left == CHUNKED:
-                if data[-4:] == b"\r\n\r\n" or len(data) < 4:
+                if data.endswith(b"\r\n\r\n") or len(data) < 4:
                     self._may_have_ended(exchange, data)
             else:
                 exchange.left = left = left - len(data)
                 if left <= 0:
                     self.finish(exchange)
-            if len(stamps) == PARSE_AT_READS:
-                backlog.append(exchange)
-        self._polled_ns = polled
+        if self.polls % _LOOK_EVERY_POLLS == 0:
+            self.backlog = [stream[3] for stream in hot.values() if len(stream[3].datas) >= PARSE_AT_READS]
+        self._polled_ns = began  # what came while the kernel was looking is reported by the next poll
         self.clock_reads += clock_reads
         self.kernel_reads += len(ready) - others - clock_reads
         self._reads += len(ready)

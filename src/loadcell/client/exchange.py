@@ -2,7 +2,6 @@
 
 import itertools
 from array import array
-from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from loadcell.client.connection import Connection
@@ -38,7 +37,6 @@ class Exchange:
         "error",
         "left",
         "reader",
-        "recvmsg",
         "request",
         "sent_ns",
         "stage",
@@ -59,7 +57,6 @@ class Exchange:
         self.stamps: array[int] = array("q")
         self.clock_reads: list[int] = []
         self.connection: Connection | None = None
-        self.recvmsg: Callable[[int, int], tuple[bytes, list[tuple[int, int, bytes]], int, Any]] | None = None
         self.stage: Stage = "connecting"
         self.left = CHUNKED
         self.bytes_seen = False
@@ -76,10 +73,10 @@ class Exchange:
         """Give the reader what has been read since the last time."""
         if self.datas:
             self.reader.feed_many(self.datas, self.stamps, self.clock_reads)
-            self.datas = []
-            self.stamps = array("q")
-            if self.clock_reads:
-                self.clock_reads = []
+            # Emptied in place: the drain holds on to their `append`.
+            self.datas.clear()
+            del self.stamps[:]
+            self.clock_reads.clear()
 
     def last_output_ns(self) -> int | None:
         """The last output event's arrival, everything that was read taken into account."""

@@ -43,7 +43,7 @@ from loadcell.schedule import ScheduleSpec, mode
 _SCAN_NS: Final = 100_000_000
 _SETTLE_NS: Final = 1_000_000
 _PR_SET_TIMERSLACK: Final = 29
-_MAX_BURST: Final = 256  # arrivals sent before the sockets are looked at again
+_BURST_NS: Final = 1_000_000  # how long to go on sending before the sockets are looked at again
 
 
 class Worker:
@@ -187,7 +187,8 @@ class Worker:
 
     def _dispatch(self, arrivals: Arrivals, slots: SlotSet, reader: SpoolReader, flights: Flights, now: int) -> bool:
         """Send what is due and has a slot. False: no arrival is left."""
-        for _ in range(_MAX_BURST):
+        enough = now + _BURST_NS
+        while now < enough:
             due = arrivals.due_ns(now)
             if due is None:
                 return False

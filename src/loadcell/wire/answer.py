@@ -11,7 +11,8 @@ from loadcell.records import Outcome
 from loadcell.wire.http1 import Head, ResponseParser
 from loadcell.wire.openai import MalformedError, decode
 from loadcell.wire.sse import SseParser
-from loadcell.wire.tally import Tally
+from loadcell.wire.tally import OUTPUT, Tally
+from loadcell.wire.template import learn
 from loadcell.wire.verdict import Answer, Response, judge
 
 MAX_ERROR_BODY: Final = 65_536
@@ -26,6 +27,9 @@ _CHUNK_STARTS: Final[dict[int, dict[int, bytes]]] = {}
 Sink = Literal["undecided", "sse", "plain", "error"]
 # Where the next read may be taken by the fast path: nowhere, at the beginning of a chunk, at the beginning of an event.
 _GENERAL, _CHUNK, _EVENT = 0, 1, 2
+_NO_TEMPLATE: Final = (b"", b"")
+_MOST_LEARNS: Final = 8
+_WORTH_LEARNING: Final = 4
 
 
 def _chunk_start(size: int, digits: int) -> bytes:
@@ -51,10 +55,13 @@ class AnswerReader:
         "_ended_ns",
         "_fast",
         "_http",
+        "_learns",
+        "_learnt_at",
         "_prefix",
         "_sink",
         "_sse",
         "_starts",
+        "_template",
         "clock_stamps",
         "coalesced",
         "headers_ns",
@@ -75,6 +82,9 @@ class AnswerReader:
         self._sink: Sink = "undecided"
         self._fast = _GENERAL
         self._starts: dict[int, bytes] = {}
+        self._template = _NO_TEMPLATE
+        self._learns = _MOST_LEARNS
+        self._learnt_at = 0
         self._closed = False
         self._data_ns: int | None = None
         self._ended_ns: int | None = None
@@ -176,15 +186,28 @@ class AnswerReader:
         return judge(response, self.tally, ended)
 
     def _feed_all(self, datas: Sequence[bytes], stamps: Sequence[int]) -> None:
-        http, take = self._http, self.tally.take_plain
+        http, tally = self._http, self.tally
+        take, add_text, add_chunk = tally.take_plain, tally.answers.append, tally.chunks.append
+        before, after = self._template
         for data, stamp in zip(datas, stamps, strict=True):
             fast = self._fast
             if fast == _CHUNK:
                 start = self._starts.get(len(data))
                 if start is None:
                     start = self._starts[len(data)] = _chunk_start(len(data), http.chunk_digits)
-                if start and data.startswith(start) and data.endswith(b"}\n\n\r\n") and take(data[len(start) - 1 : -4], stamp):
-                    continue
+                if start and data.startswith(start):
+                    skip = len(start) - 1
+                    if after and data.endswith(after) and data.startswith(before, skip):
+                        raw = data[skip + len(before) : -len(after)]
+                        # No quote, backslash, control character or broken UTF-8: as it stands it is what the JSON string says.
+                        if raw and 34 not in raw and 92 not in raw and (text := raw.decode(errors="replace")).isprintable():
+                            add_chunk(stamp)
+                            add_text(text)
+                            continue
+                    if data.endswith(b"}\n\n\r\n") and (taken := take(data[skip:-4], stamp)):
+                        if taken == OUTPUT and self._learns:
+                            before, after = self._learn(data[skip:-4])
+                        continue
             # The read that ends the body is left to the parser of the framing.
             elif fast == _EVENT and len(data) < http.left and data.startswith(b"data: {") and data.endswith(b"}\n\n"):
                 rest = http.left - len(data)
@@ -192,7 +215,19 @@ class AnswerReader:
                     http.left = rest
                     continue
             self._feed_general(data, stamp)
-        self.tally.compact()
+        tally.compact()
+
+    def _learn(self, payload: bytes) -> tuple[bytes, bytes]:
+        """The ends of the events to come, if they are like this one: `payload` was taken as output. An attempt that brings little is not
+        repeated for ever: a stream whose events all differ is read as JSON.
+        """
+        chunks = len(self.tally.chunks)
+        if chunks - self._learnt_at < _WORTH_LEARNING:
+            self._learns -= 1
+        self._learnt_at = chunks
+        found = learn(payload) if self.tally.counts_chunks else None
+        self._template = (found.before, found.after + b"\n\n\r\n") if found is not None else _NO_TEMPLATE
+        return self._template
 
     def _feed_general(self, data: bytes, stamp: int) -> None:
         """Any read: takes the framing apart, then hands the body to whoever reads it."""

@@ -85,6 +85,11 @@ class Tally:
         """Tokens of each output event; null unless the server told them all."""
         return self._tokens if self._tokens and len(self._tokens) == len(self.chunks) else None
 
+    @property
+    def counts_chunks(self) -> bool:
+        """Each output event is one chunk and nothing more is to be known of it: the server does not tell its tokens."""
+        return self._tokens is None
+
     def answer_text(self) -> str:
         """The answer; those of several choices one after another."""
         return "".join(self.answers) + "".join(text for index in sorted(self._others) for text in self._others[index])
@@ -92,9 +97,9 @@ class Tally:
     def compact(self) -> None:
         """Join the texts when they are many: small strings cost ten times their text."""
         if len(self.answers) > _MAX_PIECES:
-            self.answers = ["".join(self.answers)]
+            self.answers[:] = ["".join(self.answers)]
         if len(self.reasonings) > _MAX_PIECES:
-            self.reasonings = ["".join(self.reasonings)]
+            self.reasonings[:] = ["".join(self.reasonings)]
 
     def take_plain(self, payload: bytes, stamp: int) -> int:
         """Take one event if it is one of those that most are: OUTPUT, or SILENT; NOT_TAKEN (nothing done) if it is not."""
