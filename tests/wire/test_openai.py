@@ -59,6 +59,12 @@ def test_no_choices(choices: object) -> None:
         ),
         ({"completion_tokens": 9, "reasoning_tokens": 5, "prompt_tokens_details": None}, Usage(output=9, reasoning=5)),
         ({"completion_tokens": -1, "prompt_tokens": "3"}, Usage()),
+        ({"output_tokens": 9, "input_tokens": 4}, Usage(output=9, input=4)),
+        ({"completion_tokens": 9, "output_tokens": 8, "prompt_tokens": 0, "input_tokens": 4}, Usage(output=9, input=0)),
+        (
+            {"output_tokens_details": {"reasoning_tokens": 5}, "input_tokens_details": {"cached_tokens": 2}},
+            Usage(reasoning=5, cached=2),
+        ),
         (None, None),
         ([], None),
     ],

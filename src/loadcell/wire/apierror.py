@@ -20,6 +20,12 @@ _REFUSED: Final = re.compile(
     r"|does(?: not|n't) (?:support|accept|exist)|invalid (?:parameter|field|argument|key)",
     re.IGNORECASE,
 )
+# A blamed parameter whose value is wrong; whatever else is said of it, the name itself is not known.
+_BAD_VALUE: Final = re.compile(
+    r"too (?:large|big|long|high|many|small)|at (?:least|most)|m(?:ax|in)imum|(?:less|greater|more|larger|smaller|lower|higher) than|exceed"
+    r"|between|range|integer|number|positive|negative|null|limit|context|<|>|\d",
+    re.IGNORECASE,
+)
 
 
 class ApiError(Struct, frozen=True):
@@ -36,10 +42,17 @@ def stream_error(obj: object, name: bytes = b"") -> ApiError | None:
     error = fields.get("error")
     if error and error is not True:
         return _described(error, fields)
-    bare = "choices" not in fields and "error" in (fields.get("object"), fields.get("type"))
-    if bare or error is True or name == b"error":
+    if _is_bare_error(fields) or error is True or name == b"error":
         return _described(obj, fields)
     return None
+
+
+def _is_bare_error(fields: dict[str, Any]) -> bool:
+    """An error that stands by itself, without an `error` key: vLLM's old shape, FastAPI's `detail`, FastChat's `error_code`, a message with a code."""
+    if "choices" in fields:
+        return False
+    told = fields.get("detail") or fields.get("error_code") or (fields.get("message") and (fields.get("code") or fields.get("status")))
+    return bool(told) or "error" in (fields.get("object"), fields.get("type"))
 
 
 def body_error(body: bytes, content_type: str = "") -> ApiError | None:
@@ -74,7 +87,8 @@ def refused_field(status: int, text: str, param: str | None = None) -> str | Non
     refused = _REFUSED.search(text) is not None
     if _names("min_tokens", told) and refused:
         return "min_tokens"
-    if _names("max_tokens", told) and (refused or "max_completion_tokens" in text or "Use 'max" in text):
+    named = _names("max_tokens", told) and (refused or "max_completion_tokens" in text or "Use 'max" in text)
+    if named or (param == "max_tokens" and _BAD_VALUE.search(text) is None):
         return "max_tokens"
     return None
 
@@ -93,7 +107,8 @@ def _names(field: str, text: str) -> bool:
 def _described(error: object, outer: dict[str, Any]) -> ApiError | None:
     inner = error if isinstance(error, dict) else {}
     message = one_line(_message(error))
-    code = _first(_code, (inner.get("code"), outer.get("code"), outer.get("status_code"), inner.get("type"), outer.get("error_type")))
+    told = (inner.get("code"), outer.get("code"), outer.get("error_code"), outer.get("status_code"), inner.get("type"), outer.get("error_type"))
+    code = _first(_code, told)
     param = inner.get("param") or outer.get("param")
     if not message and code is None:
         return None if error in (None, {}, [], "") else ApiError(one_line(repr(error)))

@@ -30,6 +30,8 @@ class PlainUsage(Struct, gc=False):
     reasoning_tokens: TokenCount | None = None
     completion_tokens_details: _OutputDetails | None = None
     prompt_tokens_details: _InputDetails | None = None
+    output_tokens: None = None
+    input_tokens: None = None
 
     def counts(self) -> "Usage":
         output, prompt = self.completion_tokens_details, self.prompt_tokens_details
@@ -161,16 +163,18 @@ def piece_of(choice: dict[str, Any]) -> Piece:
 
 
 def usage_of(obj: dict[str, Any]) -> Usage | None:
-    """The `usage` object, wherever it stands: its own event, the finish chunk, or every event."""
+    """The `usage` object, wherever it stands: its own event, the finish chunk, or every event. Gateways use the Responses API's names, too."""
     usage = obj.get("usage")
     if not isinstance(usage, dict):
         return None
-    output_details, input_details = usage.get("completion_tokens_details"), usage.get("prompt_tokens_details")
+    output_details = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
+    input_details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
     reasoning = count_of(output_details.get("reasoning_tokens")) if isinstance(output_details, dict) else None
     cached = count_of(input_details.get("cached_tokens")) if isinstance(input_details, dict) else None
+    output, prompt = count_of(usage.get("completion_tokens")), count_of(usage.get("prompt_tokens"))
     return Usage(
-        output=count_of(usage.get("completion_tokens")),
-        input=count_of(usage.get("prompt_tokens")),
+        output=output if output is not None else count_of(usage.get("output_tokens")),
+        input=prompt if prompt is not None else count_of(usage.get("input_tokens")),
         reasoning=reasoning if reasoning is not None else count_of(usage.get("reasoning_tokens")),
         cached=cached,
     )

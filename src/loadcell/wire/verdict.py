@@ -131,7 +131,7 @@ def _outcome(response: Response, tally: Tally, fault: str | None, ended: Outcome
     if tally.error is not None:
         return "stream_error", tally.error
     if not tally.finished:
-        return _unfinished(response, head, tally, fault, ended)
+        return _unfinished(response, tally, fault, ended)
     if tally.finish_reason in FAILED_FINISH:
         return "stream_error", ApiError(f"finish_reason {tally.finish_reason}", tally.finish_reason)
     if tally.has_output or (tally.finish_reason is not None and tally.usage.output):
@@ -141,13 +141,13 @@ def _outcome(response: Response, tally: Tally, fault: str | None, ended: Outcome
     return "empty_output", ApiError("the answer holds no text, reasoning or tool call")
 
 
-def _unfinished(response: Response, head: Head, tally: Tally, fault: str | None, ended: Outcome | None) -> tuple[Outcome, ApiError | None]:
+def _unfinished(response: Response, tally: Tally, fault: str | None, ended: Outcome | None) -> tuple[Outcome, ApiError | None]:
     if fault is not None:
         return "invalid_response", ApiError(fault)
     if not response.complete and ended:
         return ended, None
-    bodyless = response.body is None and tally.first_event_ns is None and response.complete
-    if bodyless and (head.framing == "none" or not response.streaming_asked):
+    if response.complete and response.body is None and tally.first_event_ns is None:
+        # Whole by its framing, and nothing in it: what an engine's crash leaves of every answer, rather than of one that had begun.
         return "empty_output", ApiError("the body is empty")
     if tally.malformed_events and not tally.chunks:
         return "invalid_response", _unreadable(tally)
