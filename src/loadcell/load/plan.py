@@ -95,7 +95,9 @@ class FieldDropped(Struct, frozen=True, tag="dropped"):
 
 
 class WorkerReport(Struct, frozen=True):
-    """A worker's account of itself. `lag_us`: how late it dispatched against what was due, sampled; `loop_us` how late its loop woke."""
+    """A worker's account of itself. All sampled, in µs: `lag_us` how late it dispatched against what was due, `loop_us` how late its
+    loop woke, `unseen_us` how long answers that had ended waited to be seen.
+    """
 
     worker: int
     cpu_s: float
@@ -103,6 +105,7 @@ class WorkerReport(Struct, frozen=True):
     polls: int
     lag_us: list[int]
     loop_us: list[int]
+    unseen_us: list[int]
     kernel_reads: int
     clock_reads: int
     starved_ns: int

@@ -53,6 +53,7 @@ _LOOP_S: Final = 0.05
 _LEAD_NS: Final = 5_000_000
 _INTERRUPT_DRAIN_NS: Final = 5 * NS_PER_S
 _PRIME_S: Final = 0.02
+_MIN_UNSEEN: Final = 100
 
 
 class Watcher:
@@ -537,8 +538,16 @@ def _reason(code: StopCode) -> StopReason:
 
 
 def _worker_facts(told: WorkerReport, *, open_loop: bool) -> WorkerFacts:
-    """An open loop is late when a request leaves late; a closed one, whose next request waits for an answer, when its loop is."""
-    lags = sorted(told.lag_us if open_loop and told.lag_us else told.loop_us)
+    """An open loop is late when a request leaves late; a closed one, whose next request waits for an answer, when its loop is, or when
+    answers lie unseen (few of them prove nothing).
+    """
+    if open_loop and told.lag_us:
+        lags = sorted(told.lag_us)
+    else:
+        lags = sorted(told.loop_us)
+        unseen = sorted(told.unseen_us)
+        if len(unseen) >= _MIN_UNSEEN and (_rank(unseen, 0.99) or 0.0) > (_rank(lags, 0.99) or 0.0):
+            lags = unseen
     return WorkerFacts(
         worker=told.worker,
         cpu_s=told.cpu_s,

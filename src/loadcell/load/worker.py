@@ -18,6 +18,7 @@ import msgspec
 
 from loadcell.client import tls
 from loadcell.client.client import Client
+from loadcell.client.exchange import Exchange
 from loadcell.endpoint.board import Board, Flag, OfWorker, PerEndpoint
 from loadcell.errors import EnvironmentFailure, LoadcellError
 from loadcell.load.arrivals import Arrivals, ClosedArrivals, LocalSlots, NoCap, ScheduledArrivals, SharedSlots, SlotSet
@@ -68,7 +69,7 @@ class Worker:
             kernel_stamps=plan.kernel_stamps,
             keep_text=plan.save_text,
         )
-        self._loop_us = Samples()
+        self._loop_us, self._unseen_us = Samples(), Samples()
 
     def serve(self) -> None:
         """Phases, as control starts them, until it says leave."""
@@ -105,7 +106,7 @@ class Worker:
             self._block.put(counter, 0)
         for counter in (OfWorker.TTFT_SUM_US, OfWorker.TTFT_N, OfWorker.TPOT_SUM_US, OfWorker.TPOT_N):
             self._block.put(counter, 0)
-        self._loop_us = Samples()
+        self._loop_us, self._unseen_us = Samples(), Samples()
         arrivals, slots, reader = self._sources(start)
         flights = Flights(
             self._plan, self._board, self._client, start.phase, start.start_ns, slots, arrivals.open_loop, self.tell, self._record
@@ -121,6 +122,7 @@ class Worker:
             polls=drain.polls - polls,
             lag_us=_thinned(flights.lag_us.values),
             loop_us=_thinned(self._loop_us.values),
+            unseen_us=_thinned(self._unseen_us.values),
             kernel_reads=drain.kernel_reads - kernel,
             clock_reads=drain.clock_reads - clock,
             starved_ns=arrivals.starved_ns,
@@ -176,6 +178,8 @@ class Worker:
             busy_ns = monotonic_ns() - now
             finished = client.poll(0 if flights.behind else until)
             self._loop_us.add((busy_ns + client.drain.late_ns) // 1000)
+            if finished:
+                self._note_unseen(finished, monotonic_ns())
             for exchange in finished:
                 flights.landed(exchange)
             if now >= next_scan:
@@ -184,6 +188,13 @@ class Worker:
             self._flush()
             if not more and flights.idle:
                 return
+
+    def _note_unseen(self, finished: list[Exchange], now: int) -> None:
+        """A loop that was kept from running while it waited for an event cannot tell by its own clock: the kernel's stamps can."""
+        for exchange in finished:
+            ended_ns = exchange.stamps[-1] if exchange.stamps else exchange.reader.done_ns
+            if exchange.ended is None and ended_ns is not None:
+                self._unseen_us.add((now - ended_ns) // 1000)
 
     def _dispatch(self, arrivals: Arrivals, slots: SlotSet, reader: SpoolReader, flights: Flights, now: int) -> bool:
         """Send what is due and has a slot. False: no arrival is left."""

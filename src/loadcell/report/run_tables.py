@@ -17,7 +17,7 @@ def load(summary: Summary) -> Table:
         ("Offered", rate(rates.offered_per_s, "req/s")),
         ("Achieved", rate(rates.achieved_per_s, "req/s")),
         ("Attempts (failed ones too; no throughput)", rate(rates.attempts_per_s, "/s")),
-        ("In flight: mean, max, cap", f"{number(inflight.mean)}, {count(inflight.max)}, {count(inflight.cap)}"),
+        ("In flight: mean, max, cap", f"{number(inflight.mean)}, {count(inflight.max)}, {_cap(inflight.cap)}"),
         ("Requests: sent, never sent, cancelled", f"{count(counts.sent)}, {count(counts.dropped)}, {count(counts.cancelled)}"),
         (
             "Attempts: all, failed, replays of a stale connection",
@@ -31,6 +31,10 @@ def load(summary: Summary) -> Table:
         ),
     ]
     return Table("Load", ("", "value"), rows)
+
+
+def _cap(cap: int | None) -> str:
+    return "unlimited" if cap is None else count(cap)
 
 
 def scheduled(summary: Summary) -> Table:
