@@ -142,7 +142,7 @@ class GapPool(Counted):
 
     def add(self, gaps_us: list[int]) -> None:
         """Gaps in µs, one sample each."""
-        self._gaps.extend(gaps_us)
+        self._gaps.fromlist(gaps_us)
         if len(self._gaps) >= _BUFFER:
             self.settled()
 
@@ -162,8 +162,8 @@ class SplitPool(Counted):
 
     def add(self, gaps_us: list[int], tokens: list[int]) -> None:
         """Gap i counts as tokens[i] samples of gap / tokens[i]."""
-        self._gaps.extend(gaps_us)
-        self._tokens.extend(tokens)
+        self._gaps.fromlist(gaps_us)
+        self._tokens.fromlist(tokens)
         if len(self._gaps) >= _BUFFER:
             self.settled()
 
