@@ -96,6 +96,23 @@ def test_a_single_event_has_no_speed(fields: dict[str, Any], tokens_after: int |
     assert gaps_us(one) == []
 
 
+@pytest.mark.parametrize("fields", [{}, {"chunk_tokens": [2, 1, 1], "output_tokens": 4}, {"output_tokens": 9}])
+def test_events_that_all_came_at_once_have_no_speed(fields: dict[str, Any]) -> None:
+    one = attempt(0, [800, 800, 800], **fields)
+    found = latency_of(one)
+    assert (found.ttft, found.e2e) == (800 * MS, 800 * MS)
+    assert (found.tpot, found.max_stall) == (None, None)
+    assert tokens_after_first_chunk(one) == (0, False)
+    assert gaps_us(one) == []
+    assert token_gaps(one) in (([], []), None)
+
+
+def test_a_burst_within_a_stream_keeps_its_gaps() -> None:
+    one = attempt(0, [100, 100, 120])
+    assert gaps_us(one) == [0, 20_000]
+    assert latency_of(one).tpot == 10 * MS
+
+
 def test_a_whole_answer_has_an_end_and_no_first_token() -> None:
     found = latency_of(attempt(0, [], last_token_ns=2500 * MS, done_ns=2500 * MS, output_tokens=8, streamed=False))
     assert (found.ttft, found.ttfa, found.tpot) == (None, None, None)

@@ -74,6 +74,13 @@ def hides_reasoning(attempt: Attempt) -> bool:
     return bool(attempt.reasoning_tokens) and attempt.first_token_ns is not None and attempt.first_token_ns == attempt.first_answer_ns
 
 
+def came_at_once(attempt: Attempt) -> bool:
+    """All output shared one arrival: a single event, or a server (or a proxy before it) that held the stream back and let it go in one piece.
+    The time between its tokens is unknown then, not zero.
+    """
+    return bool(attempt.chunk_us) and not any(attempt.chunk_us[1:])
+
+
 def chunk_token_counts(attempt: Attempt) -> list[int] | None:
     """Tokens of each chunk, where the server told them for every chunk."""
     counts = attempt.chunk_tokens
@@ -95,6 +102,8 @@ def tokens_after_first_chunk(attempt: Attempt) -> tuple[float | None, bool]:
     first, estimated = first_chunk_tokens(attempt)
     if attempt.output_tokens is None or first is None or hides_reasoning(attempt):
         return None, False
+    if came_at_once(attempt):
+        return 0.0, False
     return max(0.0, attempt.output_tokens - first), estimated
 
 
@@ -107,8 +116,8 @@ def tpot_ns(attempt: Attempt) -> float | None:
 
 
 def gaps_us(attempt: Attempt) -> list[int]:
-    """The raw gaps between output-carrying events, µs; the first event's own time is none of them."""
-    return attempt.chunk_us[1:]
+    """The raw gaps between output-carrying events, µs; the first event's own time is none of them. None at all where all came at once."""
+    return [] if came_at_once(attempt) else attempt.chunk_us[1:]
 
 
 def one_token_per_chunk(attempt: Attempt) -> bool:
@@ -126,8 +135,11 @@ def token_gaps(attempt: Attempt) -> tuple[list[int], list[int]] | None:
     """
     counts = chunk_token_counts(attempt)
     if counts is None:
-        return (gaps_us(attempt), [1] * (len(attempt.chunk_us) - 1)) if one_token_per_chunk(attempt) else None
+        gaps = gaps_us(attempt)
+        return (gaps, [1] * len(gaps)) if one_token_per_chunk(attempt) else None
     gaps, tokens = gaps_us(attempt), counts[1:]
+    if not gaps:
+        return [], []
     return _carry_empty(zip(gaps, tokens, strict=True)) if 0 in tokens else (gaps, tokens)
 
 

@@ -64,7 +64,7 @@ def _of_endpoint(name: str, tallies: Sequence[Tally], dropped_fields: Sequence[s
     long_answers = sum(tally.long_answers for tally in tallies)
     single = sum(tally.single_event_answers for tally in tallies)
     if long_answers and single >= SINGLE_EVENT_SHARE * long_answers:
-        yield f"{name} does not stream token by token: {single} of {long_answers} answers came in a single event; TPOT, ICL and ITL are null there"
+        yield f"{name} does not stream token by token: {single} of {long_answers} answers came in a single event or a single read; TPOT, ICL and ITL are null there"
     hidden = sum(tally.hidden_reasoning for tally in tallies)
     if hidden:
         yield f"{name} hides its reasoning: {hidden} answers had tokens before the first visible event; no decode speed is claimed for them"

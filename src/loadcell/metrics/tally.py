@@ -15,6 +15,7 @@ from loadcell.metrics.goodput import meets
 from loadcell.metrics.latency import (
     US,
     RequestLatency,
+    came_at_once,
     chunk_token_counts,
     end_ns,
     gaps_us,
@@ -133,7 +134,7 @@ class Tally:
         self.hidden_reasoning += hides_reasoning(attempt)
         if attempt.chunk_us and output is not None and output > 1:
             self.long_answers += 1
-            self.single_event_answers += len(attempt.chunk_us) == 1
+            self.single_event_answers += came_at_once(attempt)
 
 
 class Collector:

@@ -107,7 +107,14 @@ def _names(field: str, text: str) -> bool:
 def _described(error: object, outer: dict[str, Any]) -> ApiError | None:
     inner = error if isinstance(error, dict) else {}
     message = one_line(_message(error))
-    told = (inner.get("code"), outer.get("code"), outer.get("error_code"), outer.get("status_code"), inner.get("type"), outer.get("error_type"))
+    told = (
+        inner.get("code"),
+        outer.get("code"),
+        outer.get("error_code"),
+        outer.get("status_code"),
+        inner.get("type"),
+        outer.get("error_type"),
+    )
     code = _first(_code, told)
     param = inner.get("param") or outer.get("param")
     if not message and code is None:
