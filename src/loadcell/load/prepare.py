@@ -53,6 +53,15 @@ class Load(Struct, frozen=True):
     offsets: "array[int] | None"
     warmup_concurrency: int
 
+    def close(self) -> None:
+        """Leave the server's tokenizer alone, where that is the one."""
+        _close(self.tokenizer)
+
+
+def _close(tokenizer: Tokenizer) -> None:
+    if isinstance(tokenizer, ServerTokenizer):
+        tokenizer.close()
+
 
 def find_target(scenario: Scenario) -> Target:
     """Parse and resolve the endpoints, make the TLS context, raise the descriptor limit. Raises UserError."""
@@ -100,13 +109,31 @@ def prepare_load(scenario: Scenario, target: Target) -> Load:
     model = given.model or given.served_model_name or discover_model(target.endpoints, _MODELS_TIMEOUT_S, target.headers, target.tls)
     served = given.served_model_name or model
     tokenizer = _tokenizer(scenario, target, served)
-    workload = open_workload(scenario.workload, tokenizer, given.api == "chat", scenario.schedule.num_prompts)
+    try:
+        workload = open_workload(scenario.workload, tokenizer, given.api == "chat", _needed(scenario))
+    except BaseException:
+        _close(tokenizer)
+        raise
     schedule = scenario.schedule
     if workload.trace_s and schedule.trace_s:
         schedule = replace(schedule, trace_s=workload.trace_s)  # the data set's own times, without those of rows that were left out
     offsets = None if mode(schedule) == "closed" else arrivals(schedule, scenario.seed)
     warmup = scenario.schedule.concurrency or min(_WARMUP_CONCURRENCY, max(1, scenario.warmup_requests))
     return Load(served, tokenizer, workload, schedule, offsets, warmup)
+
+
+def _needed(scenario: Scenario) -> int | None:
+    """How many prompts the run asks for; null where only its duration tells, or its data set's own times."""
+    schedule = scenario.schedule
+    if schedule.num_prompts is not None or schedule.trace_s or mode(schedule) == "closed":
+        return schedule.num_prompts
+    return len(arrivals(schedule, scenario.seed))
+
+
+def closed_count(scenario: Scenario, load: Load) -> int | None:
+    """How many requests a closed loop may draw at the most: what was asked for, and no prompt twice where that was forbidden."""
+    most = [count for count in (scenario.schedule.num_prompts, None if scenario.workload.reuse else load.workload.size) if count is not None]
+    return min(most, default=None)
 
 
 def request_of(scenario: Scenario, model: str, prompt: Prompt, index: int) -> Request:

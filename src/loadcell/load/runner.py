@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextlib import closing as closing_at_end
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ from loadcell.load.plan import (
     WorkerPlan,
     WorkerReport,
 )
-from loadcell.load.prepare import Load, Target, cpus, find_target, make_request, prepare_load
+from loadcell.load.prepare import Load, Target, closed_count, cpus, find_target, make_request, prepare_load
 from loadcell.load.producer import Producer
 from loadcell.load.quiet import QuietScrapes
 from loadcell.load.redact import redacted
@@ -48,6 +49,7 @@ from loadcell.recordlog import LogHeader, encode_events, encode_header
 from loadcell.records import Event, Phase, Request
 from loadcell.scenario import Scenario
 from loadcell.schedule import mode, offered_rate, ramp_end_ns
+from loadcell.workload.spec import WorkloadSpec
 
 _LOOP_S: Final = 0.05
 _LEAD_NS: Final = 5_000_000
@@ -90,6 +92,10 @@ class Run:
 
     def execute(self) -> RunFacts:
         """Run the load; the facts of how it went. The records are in the folder when this returns."""
+        with ExitStack() as cleanup:
+            return self._execute(cleanup)
+
+    def _execute(self, cleanup: ExitStack) -> RunFacts:
         target = find_target(self._scenario)
         self._notices += target.notices
         workers = max(1, self._scenario.workers)
@@ -105,7 +111,7 @@ class Run:
         try:
             with self._signals(board):
                 scrapes.begin()
-                load = prepare_load(self._scenario, target)
+                load = cleanup.enter_context(closing_at_end(prepare_load(self._scenario, target)))
                 write_offsets(load.offsets, offsets_fd)
                 header = self._header(target)
                 self._give_plans(crew, target, load, header, board, warmup, measure, offsets_fd, slots)
@@ -134,7 +140,7 @@ class Run:
             if scenario.warmup_requests or scenario.warmup_duration_s:
                 count = scenario.warmup_requests or None
                 producers.append(self._producer(warmup, load, "warmup", count, load.warmup_concurrency, board))
-            count = len(load.offsets) if load.offsets is not None else schedule.num_prompts
+            count = len(load.offsets) if load.offsets is not None else closed_count(scenario, load)
             first = self._first(load)
             producers.append(self._producer(measure, load, "measure", count, first, board))
             self._await_ready(crew, pool)
@@ -499,7 +505,7 @@ class Run:
             ejections=self._ejections,
             workers=tuple(_worker_facts(told, open_loop=mode(schedule) != "closed") for told in self._reports),
             probes={name: ProbeFacts(sent=count.sent, failed=count.failed) for name, count in pool.probe_counts().items()},
-            prefix_asked=scenario.workload.prefix_len > 0 or scenario.workload.dataset == "mooncake",
+            prefix_asked=_asks_for_prefixes(scenario.workload),
             stamps="kernel" if target.kernel_stamps else "clock",
             tokenizer=TokenizerFacts(
                 kind=load.tokenizer.name,
@@ -524,6 +530,11 @@ def created(origin: Anchor) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(origin.wall_ns / NS_PER_S, UTC).isoformat(timespec="seconds")
+
+
+def _asks_for_prefixes(workload: WorkloadSpec) -> bool:
+    """Whether hits in a server's prefix cache are part of what is measured."""
+    return workload.prefix_len > 0 or workload.dataset == "mooncake" or workload.same_prompts
 
 
 def _until(offsets: Any, limit_ns: int) -> Any:

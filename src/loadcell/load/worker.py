@@ -207,7 +207,8 @@ class Worker:
                 return True
             free_since = slots.take(now)
             if free_since is None:
-                return True
+                # With more workers than slots one may have none at all: then nothing here will ever be its to send.
+                return slots.next_ns(now) is not None or not flights.idle
             taken = arrivals.take(now, free_since)
             if taken is None:
                 slots.give(free_since)
@@ -283,7 +284,10 @@ def main() -> int:
     # 50 µs of slack in every sleep is most of the dispatch lag there would be.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     control = socket.socket(fileno=int(sys.argv[1]))
-    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerPlan)
+    told = sys.stdin.buffer.read()
+    if not told:
+        return 0  # control gave the run up before it began
+    plan = msgspec.json.decode(told, type=WorkerPlan)
     # Nothing on the hot path makes reference cycles, and a collection over everything in flight stalls the loop for ms.
     gc.disable()
     try:
