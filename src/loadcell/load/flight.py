@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from loadcell.client.client import Client
 from loadcell.client.exchange import Exchange, attempt_of
 from loadcell.endpoint.board import Board, OfWorker
@@ -15,6 +17,7 @@ from loadcell.endpoint.policy import traffic_effect
 from loadcell.endpoint.retry import after_failure, is_fatal
 from loadcell.load.arrivals import SlotSet
 from loadcell.load.plan import Fatal, FieldDropped, FromWorker, Traffic, WorkerPlan
+from loadcell.load.redact import Secrets
 from loadcell.records import Attempt, Outcome, Phase, Request, RequestRecord
 from loadcell.wire.apierror import refused_field
 from loadcell.wire.bodies import drop_fields
@@ -74,6 +77,7 @@ class Flights:
     ) -> None:
         self._plan, self._client, self._phase = plan, client, phase
         self._start_ns = start_ns
+        self._secrets = Secrets(plan.headers)
         self._slots, self._open_loop, self._tell, self._record = slots, open_loop, tell, record
         self._block = board.workers[plan.worker]
         count = len(plan.endpoints)
@@ -195,6 +199,8 @@ class Flights:
         work: Work = exchange.work
         endpoint = exchange.endpoint.index
         answer = exchange.answer()
+        if answer.error or answer.text:
+            answer = replace(answer, error=self._secrets.hidden_in(answer.error), text=self._secrets.hidden_in(answer.text))
         attempt = attempt_of(exchange, answer, self._plan.origin_ns, keep_text=self._keeps_text(answer), waited_ns=work.waited_ns)
         work.attempts.append(attempt)
         work.waited_ns = 0

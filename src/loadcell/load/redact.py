@@ -1,6 +1,7 @@
-"""A scenario as it may stand in a file: without header values, keys and passwords."""
+"""What may stand in a file: a scenario without header values, keys and passwords; a server's words without those that we sent it."""
 
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -8,9 +9,25 @@ import msgspec
 from loadcell.scenario import Scenario
 
 HIDDEN: Final = "[redacted]"
+_SHORTEST_SECRET: Final = 8  # a shorter value, such as a version, is more often a word of the language than a secret
 _SECRET: Final = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 _NOT_SECRET: Final = re.compile(r"^(max_|min_|stop_)?(completion_)?tokens?(_ids)?$|^(max|min)_.*tokens$", re.IGNORECASE)
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+class Secrets:
+    """The values of our own headers. Servers like to repeat them: `Incorrect API key provided: …`."""
+
+    def __init__(self, headers: Iterable[tuple[str, str]]) -> None:
+        words = {part for _, value in headers for part in (value, *value.split()) if len(part) >= _SHORTEST_SECRET}
+        self._words = sorted(words, key=len, reverse=True)
+
+    def hidden_in(self, text: str | None) -> str | None:
+        """`text` without them."""
+        if text:
+            for word in self._words:
+                text = text.replace(word, HIDDEN)
+        return text
 
 
 def redacted(scenario: Scenario) -> dict[str, Any]:

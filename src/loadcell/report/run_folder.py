@@ -120,7 +120,7 @@ def _from_header(folder: Path, header: LogHeader) -> RunFacts:
         goodput_slos=scenario.goodput,
         devices=scenario.devices,
         strategy=scenario.endpoint.strategy,
-        prefix_asked=scenario.workload.prefix_len > 0,
+        prefix_asked=scenario.workload.prefix_len > 0 or scenario.workload.dataset == "mooncake" or scenario.workload.same_prompts,
     )
 
 
