@@ -1,9 +1,11 @@
 """Connections kept, replayed, cut and cancelled, against scripted servers."""
 
 import os
+import resource
 import socket
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,11 @@ from loadcell.testing.scripted_server import Received, ScriptedServer
 from .driving import S, ask, attempts, client_of, ended, endpoint_of, poll_until, start
 
 STREAM = chat_stream("a", "b", "c")
+FDS = Path("/proc/self/fd")
+
+
+def open_descriptors() -> int:
+    return len(list(FDS.iterdir()))
 
 
 def test_one_connection_carries_many_requests():
@@ -191,7 +198,7 @@ def test_headers_do_not_end_the_wait_for_the_first_output():
     script = sse(chat_event("", role="assistant"), (0.0, b": waiting\n\n"), HANG)
     with ScriptedServer(script) as server, client_of(server, timeouts=Timeouts(first_output_s=7)) as client:
         exchange = start(client)
-        poll_until(client, lambda: exchange.stage == "body" and exchange.reader.tally.first_event_ns)
+        poll_until(client, lambda: exchange.last_output_ns() is None and exchange.reader.tally.first_event_ns)
         client.scan(exchange.sent_ns + 7 * S - 1)
         assert exchange.stage == "body"
         client.scan(exchange.sent_ns + 7 * S)
@@ -323,7 +330,7 @@ def test_five_hundred_refusals_with_large_bodies_leave_no_descriptor_open(header
     refusal = error_reply(503, "overloaded " + "x" * 200_000, headers=headers)
     with ScriptedServer([(0.0, refusal)]) as server, client_of(server) as client:
         assert ask(client).outcome == "http_5xx"
-        opened = len(os.listdir("/proc/self/fd"))
+        opened = open_descriptors()
         for _ in range(50):
             for _ in range(10):
                 start(client)
@@ -331,18 +338,16 @@ def test_five_hundred_refusals_with_large_bodies_leave_no_descriptor_open(header
                 assert (answer.outcome, answer.status) == ("http_5xx", 503)
                 assert len(answer.error) < 2_000
         # The server is in this process too: both ends of ten connections at the most.
-        assert len(os.listdir("/proc/self/fd")) <= opened + 2 * 10
+        assert open_descriptors() <= opened + 2 * 10
     assert len(server.requests) == 501
-    assert len(os.listdir("/proc/self/fd")) < opened
+    assert open_descriptors() < opened
 
 
 def test_no_free_descriptor_is_said_as_such():
-    import resource
-
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ScriptedServer(STREAM) as server, client_of(server) as client:
         client.poll(0)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), limits[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(fd.name) for fd in FDS.iterdir()), limits[1]))
         try:
             held = []
             try:

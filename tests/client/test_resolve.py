@@ -40,5 +40,5 @@ def test_with_a_proxy_its_address_is_the_one_to_connect_to():
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "https://127.0.0.1:3128", "http://"])
 def test_what_is_no_http_proxy_is_refused(proxy):
-    with pytest.raises(UserError, match="--proxy .* is not an HTTP proxy"):
+    with pytest.raises(UserError, match=r"--proxy .* is not an HTTP proxy"):
         resolve(parsed("http://model.invalid:8000/v1", proxy))
