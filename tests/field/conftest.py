@@ -52,7 +52,7 @@ class Played(Struct, frozen=True):
 
 
 class Play(Protocol):
-    def __call__(self, scripts: Scripts, *, servers: int = 1, times: int = 1, **flags: Any) -> Played: ...
+    def __call__(self, scripts: Scripts, *, servers: int = 1, times: int = 1, output_len: int = 8, **flags: Any) -> Played: ...
 
 
 def name_in(request: Received) -> str:
@@ -90,7 +90,7 @@ def write_prompts(path: Path, names: Sequence[str], output_len: int = 8) -> Path
 def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
     """Play each script to one request (`times`: to so many), all at once unless `concurrency` says otherwise."""
 
-    def run(scripts: Scripts, *, servers: int = 1, times: int = 1, **flags: Any) -> Played:
+    def run(scripts: Scripts, *, servers: int = 1, times: int = 1, output_len: int = 8, **flags: Any) -> Played:
         folder = tmp_path_factory.mktemp("played")
         names = [name for name in scripts for _ in range(times)]
         reply = replies(scripts)
@@ -99,7 +99,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
             "base_url": [server.base_url for server in started],
             "model": "m",
             "dataset_name": "custom",
-            "dataset_path": str(write_prompts(folder / "prompts.jsonl", names)),
+            "dataset_path": str(write_prompts(folder / "prompts.jsonl", names, output_len)),
             "tokenizer": "words",
             "num_prompts": len(names),
             "concurrency": len(names),
