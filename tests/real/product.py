@@ -55,12 +55,16 @@ class Run:
         self.folder, self.exit_code, self.out, self.err = folder, exit_code, out, err
 
     def __repr__(self) -> str:
-        reasons = [f"{one['rule']}: {one['observed']}" for one in self.summary["reasons"]] if self.folder.exists() else []
+        reasons = (
+            [f"{one['rule']}: {one['observed']}" for one in self.summary["reasons"]] if (self.folder / "summary.json").exists() else []
+        )
         return f"exit code {self.exit_code}, {reasons}, in {self.folder}\n{self.out}\n{self.err}"
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        path = self.folder / "summary.json"
+        assert path.exists(), f"no summary, exit code {self.exit_code}\n{self.out}\n{self.err}"
+        found: dict[str, Any] = json.loads(path.read_text())
         return found
 
     @cached_property
@@ -83,6 +87,21 @@ class Run:
 
     def endpoint(self, engine: Engine) -> dict[str, Any]:
         return next(one for one in self.summary["endpoints"] if one["name"] == engine.name)
+
+    @property
+    def late(self) -> bool:
+        """The client was kept from running, and says so: the machine was busy with something else."""
+        return "client_lag" in [reason["rule"] for reason in self.summary["reasons"]]
+
+    @property
+    def faults(self) -> list[str]:
+        """Rules of the verdict that were broken, that one apart."""
+        return [reason["rule"] for reason in self.summary["reasons"] if reason["rule"] != "client_lag"]
+
+    @property
+    def judged(self) -> tuple[str, int]:
+        """The verdict and the exit code."""
+        return self.summary["verdict"], self.exit_code
 
 
 def bench(engines: Iterable[Engine], place: Path, *words: str) -> Run:

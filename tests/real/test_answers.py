@@ -26,12 +26,16 @@ class Measured:
         return sum(one[counter] for one in self.grown)
 
 
-def measure(engines: list[Engine], place: Path, *words: str) -> Measured:
-    before = [engine.counters() for engine in engines]
-    run = bench(engines, place, *words)
-    after = [engine.counters() for engine in engines]
-    grown = [{name: now[name] - then.get(name, 0.0) for name in now} for then, now in zip(before, after, strict=True)]
-    return Measured(run, grown)
+def measure(engines: list[Engine], place: Path, *words: str, tries: int = 3) -> Measured:
+    """A run that only the rest of this machine disturbed is made again, with other prompts."""
+    for number in range(tries):
+        before = [engine.counters() for engine in engines]
+        (place / str(number)).mkdir()
+        run = bench(engines, place / str(number), "--repeat", str(number), *words)
+        after = [engine.counters() for engine in engines]
+        if not run.late or run.faults:
+            break
+    return Measured(run, [{name: now[name] - then.get(name, 0.0) for name in now} for then, now in zip(before, after, strict=True)])
 
 
 @pytest.fixture(scope="module", params=["completions", "chat"])
@@ -49,8 +53,7 @@ def completions(engines: list[Engine], tmp_path_factory: pytest.TempPathFactory)
 
 def test_the_run_is_sound(streamed: Measured) -> None:
     run = streamed.run
-    assert run.exit_code == 0, run
-    assert run.summary["verdict"] == "valid", run
+    assert run.judged == ("valid", 0), run
     assert [record.outcome for record in run.records] == ["ok"] * REQUESTS
     assert run.summary["whole"]["counts"]["attempts"] == REQUESTS
     assert run.summary["whole"]["counts"]["malformed_events"] == 0
@@ -71,11 +74,15 @@ def test_ignore_eos_gives_the_length_that_was_asked_for(streamed: Measured) -> N
     assert streamed.run.summary["whole"]["tokens"]["delivered_share"] == 1.0
 
 
-def test_a_character_in_several_tokens_is_no_fault(streamed: Measured) -> None:
-    """Random weights write half characters: tokens without text, so that an answer has fewer chunks than tokens."""
-    chunks = [len(one.chunk_us) for one in streamed.run.finals]
-    assert 0 < min(chunks) < OUTPUT
-    assert max(chunks) <= OUTPUT
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_a_character_in_several_tokens_is_no_fault(api: str, engines: list[Engine], tmp_path: Path) -> None:
+    """Random weights, sampled, write half characters: tokens without text, so that answers have fewer chunks than tokens."""
+    measured = measure(engines, tmp_path, "--endpoint-type", api, "--temperature", "1", *LOAD)
+    run = measured.run
+    assert [(one.outcome, one.output_tokens) for one in run.finals] == [("ok", OUTPUT)] * REQUESTS
+    assert sum(one.output_tokens or 0 for one in run.finals) == measured.total("vllm:generation_tokens_total")
+    assert min(len(one.chunk_us) for one in run.finals) < OUTPUT
+    assert run.summary["whole"]["counts"]["malformed_events"] == 0
 
 
 def test_the_prompts_of_completions_have_exactly_the_length_that_was_asked_for(completions: Measured) -> None:
@@ -85,8 +92,8 @@ def test_the_prompts_of_completions_have_exactly_the_length_that_was_asked_for(c
 
 
 def test_the_template_of_a_chat_adds_to_its_prompts(engines: list[Engine], tmp_path: Path) -> None:
-    run = bench(engines, tmp_path, *LOAD)
-    assert run.exit_code == 0, run
+    run = bench(engines, tmp_path, "--seed", "8", *LOAD)
+    assert run.faults == [], run
     assert {record.input_asked for record in run.records} == {INPUT}
     assert min(one.input_tokens or 0 for one in run.finals) > INPUT
 
@@ -114,7 +121,7 @@ def test_new_prompts_miss_the_prefix_cache_and_the_report_shows_it(streamed: Mea
 
 def test_the_latencies_lie_just_outside_those_that_the_server_saw(streamed: Measured) -> None:
     """vLLM's clock starts when it has read the request and stops before it has written the answer: ours has to run longer, a little."""
-    whole = streamed.run.summary["whole"]["latencies"]
+    whole = streamed.run.summary["whole"]["latency"]
     for ours, theirs in (("ttft", "vllm:time_to_first_token_seconds"), ("e2e", "vllm:e2e_request_latency_seconds")):
         count = streamed.total(f"{theirs}_count")
         mean_ms = 1000 * streamed.total(f"{theirs}_sum") / count
@@ -150,7 +157,7 @@ def test_the_format_of_vllm_bench_serve_is_written(streamed: Measured) -> None:
     result = json.loads((streamed.run.folder.parent / "vllm.json").read_text())
     whole = streamed.run.summary["whole"]
     assert (result["completed"], result["failed"], result["total_output_tokens"]) == (REQUESTS, 0, REQUESTS * OUTPUT)
-    assert result["mean_ttft_ms"] == pytest.approx(whole["latencies"]["ttft"]["mean_ms"], rel=1e-3)
+    assert result["mean_ttft_ms"] == pytest.approx(whole["latency"]["ttft"]["mean_ms"], rel=1e-3)
     assert result["request_throughput"] == pytest.approx(whole["rates"]["requests_per_s"], rel=0.05)
     assert result["output_lens"] == [OUTPUT] * REQUESTS
 
@@ -158,7 +165,7 @@ def test_the_format_of_vllm_bench_serve_is_written(streamed: Measured) -> None:
 def test_cumulative_usage_tells_the_tokens_of_each_chunk(engines: list[Engine], tmp_path: Path) -> None:
     asked = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     run = bench(engines, tmp_path, "--extra-body", json.dumps(asked), "--seed", "3", *LOAD)
-    assert run.exit_code == 0, run
+    assert run.faults == [], run
     for one in run.finals:
         assert one.chunk_tokens is not None
         assert len(one.chunk_tokens) == len(one.chunk_us)
@@ -167,19 +174,18 @@ def test_cumulative_usage_tells_the_tokens_of_each_chunk(engines: list[Engine], 
         assert OUTPUT - 4 <= sum(one.chunk_tokens) <= OUTPUT
     assert any(max(one.chunk_tokens or [0]) > 1 for one in run.finals)
     assert run.summary["whole"]["tokens"]["first_chunk_estimated"] == 0
-    assert run.summary["whole"]["latencies"]["itl"]["n"] > run.summary["whole"]["latencies"]["icl"]["n"]
+    assert run.summary["whole"]["latency"]["itl"]["n"] > run.summary["whole"]["latency"]["icl"]["n"]
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_whole_answers(api: str, engines: list[Engine], tmp_path: Path) -> None:
     measured = measure(engines, tmp_path, "--no-stream", "--endpoint-type", api, "--seed", "5", *LOAD)
     run = measured.run
-    assert run.exit_code == 0, run
-    assert run.summary["verdict"] == "valid", run
+    assert run.judged == ("valid", 0), run
     assert {(one.outcome, one.output_tokens, one.output_source, one.streamed) for one in run.finals} == {("ok", OUTPUT, "usage", False)}
     assert all(one.first_token_ns is None and one.last_token_ns == one.done_ns for one in run.finals)
-    assert run.summary["whole"]["latencies"]["ttft"]["n"] == 0
-    assert run.summary["whole"]["latencies"]["e2e"]["n"] == REQUESTS
+    assert run.summary["whole"]["latency"]["ttft"]["n"] == 0
+    assert run.summary["whole"]["latency"]["e2e"]["n"] == REQUESTS
     assert sum(one.input_tokens or 0 for one in run.finals) == measured.total("vllm:prompt_tokens_total")
 
 
@@ -188,7 +194,7 @@ def test_shared_prefixes_hit_the_cache(engines: list[Engine], tmp_path: Path) ->
     shared = ("--prefix-len", "512", "--prefix-groups", "1", "--input-len", "32", "--output-len", "8")
     measured = measure(engines, tmp_path, "--num-prompts", "12", "--concurrency", "2", "--endpoint-type", "completions", *shared)
     run = measured.run
-    assert run.summary["verdict"] == "valid", run
+    assert run.judged == ("valid", 0), run
     assert {one.input_tokens for one in run.finals} == {544}
     assert all(run.endpoint(engine)["prefix_cache_hit_rate"] > 0.5 for engine in engines)
 
@@ -201,5 +207,5 @@ def test_a_request_of_somebody_else_is_found(engines: list[Engine], tmp_path: Pa
         engines[1].ask("POST", "/v1/completions", {"model": "tiny", "prompt": "who else", "max_tokens": 2})
         run = running.finish()
     assert [(one["state"], one["foreign"]) for one in run.summary["purity"]] == [("pure", 0), ("foreign", 1)]
-    assert run.summary["verdict"] == "suspect"
-    assert run.exit_code == 0
+    assert run.faults == ["foreign_requests"]
+    assert run.late or run.judged == ("suspect", 0)
