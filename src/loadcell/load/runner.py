@@ -522,6 +522,9 @@ class Run:
             lost_workers=tuple(self._lost),
             reused_prompts=report.reused,
             skipped_rows=sum(report.skipped.values()),
+            skipped_why=report.skipped,
+            blank_lines=report.blank_lines,
+            capped_rows=report.capped,
         )
 
 

@@ -105,6 +105,7 @@ class RunFacts(Struct, frozen=True):
     records. `load_end_ns`: when the last dispatch was allowed. `open_loop` null: true when `offered_rate` (1/s) is set.
     `cap_by_user`: the user asked for `concurrency_cap`. `imposed_limits`: limits that held the load back and that the user did not set, one text each.
     `ramp_end_ns`: end of a ramp of rate or concurrency. `ejections`: per endpoint name, how often it was taken out of traffic. `healthy_at_end` null: unknown.
+    `skipped_why`: rows of the data set that were left out, by reason; `capped_rows`: rows whose output was shortened to fit the context.
     `prefix_asked`: the workload shares prefixes on purpose. `percentiles`: extra ones, in percent. `stop_signal`: 2 or 15 when a signal ended the run.
     """
 
@@ -145,6 +146,9 @@ class RunFacts(Struct, frozen=True):
     lost_workers: tuple[int, ...] = ()
     reused_prompts: int = 0
     skipped_rows: int = 0
+    skipped_why: dict[str, int] = {}
+    blank_lines: int = 0
+    capped_rows: int = 0
 
     @property
     def is_open_loop(self) -> bool:

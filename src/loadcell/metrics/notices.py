@@ -94,9 +94,17 @@ def _of_counts(facts: RunFacts, whole: Figures) -> Iterator[str]:
     if counts.malformed_events:
         yield f"{counts.malformed_events} malformed events were skipped"
     if facts.reused_prompts:
-        yield f"{facts.reused_prompts} prompts were sent more than once: the data set is smaller than the run"
+        yield (
+            f"{facts.reused_prompts} prompts were sent more than once: the data set is smaller than the run, "
+            "and a server's prefix cache may have answered them"
+        )
     if facts.skipped_rows:
-        yield f"{facts.skipped_rows} rows of the data set were skipped"
+        why = ", ".join(f"{count} {reason}" for reason, count in facts.skipped_why.items())
+        yield f"{facts.skipped_rows} rows of the data set were skipped" + (f" ({why})" if why else "")
+    if facts.capped_rows:
+        yield f"the outputs of {facts.capped_rows} rows of the data set were shortened to fit the context (--oversize cap)"
+    if facts.blank_lines:
+        yield f"{facts.blank_lines} blank lines of the data set were skipped"
     peak = whole.concurrency.max
     if facts.concurrency_cap is not None and peak is not None and peak > facts.concurrency_cap:
         yield f"{peak} requests were in flight under a cap of {facts.concurrency_cap}: please report this as a fault of loadcell"

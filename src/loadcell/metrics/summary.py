@@ -298,12 +298,17 @@ class Reason(Struct, frozen=True):
 
 
 class Prompts(Struct, frozen=True):
-    """How prompts were made. `reused`: prompts sent more than once because the data set was too small; `skipped_rows`: left out."""
+    """How prompts were made. `reused`: prompts sent more than once because the data set was too small; `skipped_rows`: left out,
+    `skipped_why` says for which reasons. `blank_lines` of the file held nothing; `capped_rows`: outputs shortened to fit the context.
+    """
 
     tokenizer: str
     exact: bool
     reused: int
     skipped_rows: int
+    skipped_why: dict[str, int] = {}
+    blank_lines: int = 0
+    capped_rows: int = 0
     off_target: LengthError | None = None
 
 

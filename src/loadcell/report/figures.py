@@ -7,6 +7,7 @@ from typing import Final
 
 MISSING: Final = "–"
 TOO_FEW: Final = "†"
+METHOD_NOTE: Final = "Percentiles are order statistics of the pooled samples, interpolated linearly."
 TOO_FEW_NOTE: Final = f"{TOO_FEW} fewer samples than this percentile needs (p99 needs 100): read it as an anecdote."
 
 

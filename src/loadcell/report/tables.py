@@ -6,7 +6,7 @@ Cells are plain text in people's units, parts of them from outside (names, error
 from msgspec import Struct
 
 from loadcell.metrics.summary import EndpointFigures, Figures, Lengths, Stats, Summary
-from loadcell.report.figures import MISSING, TOO_FEW, count, ms, number, one_line, rate, seconds, share, yes_no
+from loadcell.report.figures import METHOD_NOTE, MISSING, TOO_FEW, count, ms, number, one_line, rate, seconds, share, yes_no
 
 Row = tuple[str, ...]
 HEADLINE_PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -75,7 +75,7 @@ def headline(summary: Summary) -> Table:
     rows: list[Row] = [(name, value, *blank, n) for name, value, n in values]
     for name, stats in (("TTFT", latency.ttft), ("TPOT", latency.tpot), ("ITL", latency.itl), ("E2E", latency.e2e)):
         rows.append(latency_row(name, stats))
-    return Table("Headline figures (whole run)", ("figure", "value or mean", *HEADLINE_PERCENTILES, "n"), rows)
+    return Table("Headline figures (whole run)", ("figure", "value or mean", *HEADLINE_PERCENTILES, "n"), rows, [METHOD_NOTE])
 
 
 def latency_row(name: str, stats: Stats) -> Row:
