@@ -128,6 +128,11 @@ SAID: list[tuple[dict[str, Any], str, Any]] = [
     ({"ignore_eos": False}, "sampling.ignore_eos", False),
     ({"top_k": "20", "extra_body": '{"a": [1]}'}, "sampling.extra_body", {"top_k": 20, "a": [1]}),
     ({"extra_body": {"a": 1}}, "sampling.extra_body", {"a": 1}),
+    (
+        {"extra_body": {"stream_options": {"continuous_usage_stats": True}}},
+        "sampling.extra_body",
+        {"stream_options": {"continuous_usage_stats": True}},
+    ),
     ({"stream": False}, "sampling.stream", False),
     # for how long
     ({"first_byte_timeout": "20"}, "timeouts.first_output_s", 20.0),
@@ -255,6 +260,9 @@ REFUSALS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"input_dist": "uniform"}, ("--input-dist uniform", "--range-ratio")),
     ({"extra_body": {"stream": False}}, ("--extra-body", "'stream'", "--no-stream")),
     ({"extra_body": {"top_p": 0.1}, "top_p": 0.2}, ("--extra-body", "--top-p")),
+    ({"extra_body": {"stream_options": {"include_usage": False}}}, ("--extra-body", "include_usage", "always")),
+    ({"extra_body": {"stream_options": {}}, "stream": False}, ("--extra-body", "'stream_options'", "--no-stream")),
+    ({"extra_body": {"stream_options": True}}, ("--extra-body", "'stream_options'", "object")),
     ({"gate": True}, ("--gate", "--slo")),
     ({"overwrite": True}, ("--overwrite", "--output-file")),
     ({"result_dir": "x"}, ("--result-dir", "--save-result")),

@@ -42,6 +42,11 @@ def test_extra_wins() -> None:
     assert (body["temperature"], body["model"], body["seed"]) == (1, "other", None)
 
 
+def test_further_stream_options_keep_the_usage() -> None:
+    body = msgspec.json.decode(chat_body("m", "hi", Sampling(extra={"stream_options": {"continuous_usage_stats": True}})))
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
 def test_fields_are_dropped_and_nothing_else_changes() -> None:
     body = chat_body("m", "hi \u4e2d", Sampling(max_tokens=8, ignore_eos=True))
     left = msgspec.json.decode(drop_fields(body, ["ignore_eos", "stream_options", "absent"]))

@@ -33,7 +33,6 @@ _BODY_OWNERS: Final = {
     "messages": "--dataset-name custom",
     "prompt": "--dataset-name custom",
     "stream": "--stream or --no-stream",
-    "stream_options": "--stream (usage is always asked for)",
     "n": "--num-prompts (one answer per request is measured)",
 }
 _EXPORTED: Final = ("ttft", "tpot", "itl", "e2el")
@@ -179,6 +178,7 @@ def _sampling(values: Values) -> SamplingSpec:
             raise UserError(f"--extra-body with the key {key!r}: use {_BODY_OWNERS[key]}")
         if values.said(key):
             raise UserError(f"--extra-body with the key {key!r} and {values.spelled(key)}: give one of them")
+    _check_stream_options(body, stream=values["stream"])
     extra = {name: values[name] for name in _EXTRA_SAMPLING if values.said(name)}
     return SamplingSpec(
         stream=values["stream"],
@@ -189,6 +189,19 @@ def _sampling(values: Values) -> SamplingSpec:
         max_tokens_field=values["max_tokens_field"],
         extra_body={**extra, **body},
     )
+
+
+def _check_stream_options(body: Mapping[str, Any], *, stream: bool) -> None:
+    """Further ones may be asked for, such as `continuous_usage_stats`; usage itself always is."""
+    if "stream_options" not in body:
+        return
+    options = body["stream_options"]
+    if not isinstance(options, dict):
+        raise UserError("--extra-body with the key 'stream_options': its value is no JSON object")
+    if not stream:
+        raise UserError("--extra-body with the key 'stream_options' and --no-stream: servers refuse them in answers that are not streamed")
+    if not options.get("include_usage", True):
+        raise UserError("--extra-body with include_usage false: usage is always asked for, leave it out")
 
 
 def _endpoint(values: Values) -> EndpointSpec:

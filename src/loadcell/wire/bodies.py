@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Sampling(Struct, frozen=True):
-    """Fields beside model and prompt; a null one is left out. `extra` wins over everything."""
+    """Fields beside model and prompt; a null one is left out. `extra` wins over everything; its `stream_options` are added to ours."""
 
     max_tokens: int | None = None
     max_tokens_field: str = "max_tokens"
@@ -41,15 +41,20 @@ def drop_fields(body: bytes, fields: Iterable[str]) -> bytes:
 
 
 def _body(obj: dict[str, Any], sampling: Sampling) -> bytes:
+    further = sampling.extra.get("stream_options")
+    # A server may refuse `stream_options` in an answer that is not streamed.
+    usage = {"include_usage": True} if sampling.stream and sampling.include_usage else None
     optional: dict[str, Any] = {
         sampling.max_tokens_field: sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "ignore_eos": sampling.ignore_eos,
         "min_tokens": sampling.min_tokens,
-        # A server may refuse `stream_options` in an answer that is not streamed.
-        "stream_options": {"include_usage": True} if sampling.stream and sampling.include_usage else None,
+        "stream_options": usage,
     }
     obj |= {name: value for name, value in optional.items() if value is not None}
     obj["stream"] = sampling.stream
-    return msgspec.json.encode(obj | sampling.extra)
+    obj |= sampling.extra
+    if usage is not None and isinstance(further, dict):
+        obj["stream_options"] = usage | further
+    return msgspec.json.encode(obj)
