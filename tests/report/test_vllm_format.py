@@ -22,7 +22,7 @@ OPTIONS = VllmOptions(date="20260710-084500", backend="openai-chat", model_id="o
 PLAIN_KEYS = [
     *("date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate", "burstiness"),
     *("max_concurrency", "duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput"),
-    *("request_goodput", "output_throughput", "total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests"),
+    *("request_goodput", "output_throughput", "total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests", "rtfx"),
     *(f"{stat}_{name}_ms" for name in ("ttft", "tpot", "itl") for stat in ("mean", "median", "std", "p99")),
 ]
 

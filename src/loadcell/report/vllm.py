@@ -169,6 +169,7 @@ def _figures(records: Iterable[RequestRecord], totals: _Totals, options: VllmOpt
         "total_token_throughput": per_second(tokens.both(), seconds),
         "max_output_tokens_per_s": _peak_chunks(records, totals),
         "max_concurrent_requests": _peak_in_flight(totals),
+        "rtfx": None,  # a factor of audio
     }
     for name in METRICS:
         if name in options.percentile_metrics:
