@@ -237,18 +237,18 @@ def test_a_stream_that_never_ends_meets_the_total_timeout():
     assert "within 5 s (--total-timeout)" in answer.error
 
 
-def test_an_answer_that_is_not_streamed_waits_for_the_total_alone():
+def test_an_answer_that_is_not_streamed_is_its_own_first_output():
     with (
         ScriptedServer([(0.0, HANG)]) as server,
-        client_of(server, timeouts=Timeouts(first_output_s=1, idle_s=1, total_s=9)) as client,
+        client_of(server, timeouts=Timeouts(first_output_s=3, idle_s=1, total_s=9)) as client,
     ):
         exchange = start(client, stream=False)
         poll_until(client, lambda: exchange.stage == "head")
-        client.scan(exchange.dispatched_ns + 8 * S)
+        client.scan(exchange.sent_ns + 3 * S - 1)
         assert exchange.stage == "head"
-        client.scan(exchange.dispatched_ns + 9 * S)
+        client.scan(exchange.sent_ns + 3 * S)
         (answer,) = attempts(client.poll(0))
-    assert answer.outcome == "total_timeout"
+    assert answer.outcome == "first_byte_timeout"
 
 
 def test_a_plain_answer_is_read_by_its_length():

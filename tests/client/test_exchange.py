@@ -68,7 +68,7 @@ def test_what_was_never_answered_has_no_stamps_at_all():
         (5, None, True, 105, "first_byte_timeout"),
         (5, 200, True, 250, "idle_timeout"),
         (5, 990, True, 1000, "total_timeout"),
-        (5, None, False, 1000, "total_timeout"),
+        (5, None, False, 105, "first_byte_timeout"),
     ],
 )
 def test_each_timeout_strikes_on_its_nanosecond(sent, last, stream, at_s, outcome):

@@ -17,7 +17,8 @@ from loadcell.records import Attempt, RequestRecord
 from loadcell.testing.replies import Script, error_reply
 from loadcell.testing.scripted_server import Received, Reply, ScriptedServer
 
-Scripts = Mapping[str, Script | Sequence[Script] | Callable[[Received], Script]]
+Answering = Script | Callable[[Received], Script]
+Scripts = Mapping[str, Answering | Sequence[Answering]]
 NOT_FOUND: Script = [(0.0, error_reply(404, "Not Found", "NotFoundError"))]
 
 
@@ -70,13 +71,11 @@ def replies(scripts: Scripts) -> Reply:
         if request.method != "POST" or not request.path.endswith("completions"):
             return NOT_FOUND
         name = name_in(request)
-        wanted = scripts[name]
-        if callable(wanted):
-            return wanted(request)
-        if wanted and not isinstance(wanted[0], tuple):
+        wanted: Any = scripts[name]
+        if not callable(wanted) and wanted and not isinstance(wanted[0], tuple):
             seen[name] += 1
-            return wanted[min(seen[name], len(wanted)) - 1]  # type: ignore[return-value]
-        return wanted  # type: ignore[return-value]
+            wanted = wanted[min(seen[name], len(wanted)) - 1]
+        return wanted(request) if callable(wanted) else wanted  # type: ignore[no-any-return]
 
     return reply
 

@@ -1,6 +1,6 @@
 import pytest
 
-from loadcell.wire.retryafter import retry_after_s
+from loadcell.wire.retryafter import http_date_s, retry_after_s
 
 NOW = "Sun, 06 Nov 1994 08:49:37 GMT"
 
@@ -29,3 +29,18 @@ NOW = "Sun, 06 Nov 1994 08:49:37 GMT"
 )
 def test_retry_after(value: str | None, date: str | None, expected: float | None) -> None:
     assert retry_after_s(value, date) == expected
+
+
+def test_a_date_counts_from_the_time_of_reading_where_the_server_tells_none() -> None:
+    until = "Sun, 06 Nov 1994 08:50:07 GMT"
+    now_s = http_date_s(NOW)
+    assert now_s is not None
+    assert retry_after_s(until, None, wall_s=now_s) == 30.0
+    assert retry_after_s(until, NOW, wall_s=now_s + 20) == 30.0
+    assert retry_after_s(until, None, wall_s=now_s + 60) == 0.0
+
+
+def test_milliseconds_are_finer() -> None:
+    assert retry_after_s("2", None, "1250") == 1.25
+    assert retry_after_s(None, None, "300") == 0.3
+    assert retry_after_s("2", None, "soon") == 2.0

@@ -166,6 +166,9 @@ def _connect_failure(code: int) -> ConnectFailure:
         return ConnectFailure("no_local_port", "no free local port: too many connections were opened and closed (see ip_local_port_range)")
     if code in (errno.EMFILE, errno.ENFILE):
         return ConnectFailure("no_local_port", "no free file descriptor: raise `ulimit -n`")
+    if code == errno.ECONNRESET:
+        # A port that nobody listens on refuses. This one had taken the connection (an overflowing accept queue lets go of some) and cut it.
+        return ConnectFailure("connection_reset", "reset by the server before the request was sent")
     return ConnectFailure("connect_error", errno.errorcode.get(code, str(code)) + ": " + _text(code))
 
 

@@ -1,6 +1,7 @@
 """One attempt in flight: what was sent, what came back and when. Raw reads are kept as they are until there is time to parse them."""
 
 import itertools
+import time
 from array import array
 from typing import Any, Final, Literal
 
@@ -94,9 +95,6 @@ class Exchange:
                 return "connect_error", f"no connection within {timeouts.connect_s:g} s (--connect-timeout)"
             self.check_ns = min(total_at, limit)
             return None
-        if not self.request.stream:
-            self.check_ns = total_at
-            return None
         last = self.last_output_ns()
         wait_s, since = (timeouts.first_output_s, self.sent_ns) if last is None else (timeouts.idle_s, last)
         limit = since + round(wait_s * 1e9)
@@ -110,7 +108,9 @@ class Exchange:
     def answer(self) -> Answer:
         """The response, judged; parses whatever is left."""
         self.parse()
-        return self.reader.result(self.ended)
+        head = self.reader.head
+        # The wall clock matters to a refusal alone, which may say until when it is to be left in peace.
+        return self.reader.result(self.ended, time.time() if head is not None and head.status >= 300 else None)
 
 
 def attempt_of(exchange: Exchange, answer: Answer, origin_ns: int, *, keep_text: bool, waited_ns: int = 0) -> Attempt:

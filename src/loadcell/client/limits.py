@@ -4,8 +4,9 @@ from msgspec import Struct
 
 
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds. `first_output_s` runs from `sent` to the first output event (headers do not end it: servers may send
-    them before prefill); `idle_s` between output events (comments do not reset it); `total_s` from `dispatched` to the end.
+    """Seconds. `first_output_s` runs from `sent` to the first output event (headers do not end it: servers may send them before
+    prefill; an answer that is not streamed is output when it is whole); `idle_s` between output events (comments do not reset it);
+    `total_s` from `dispatched` to the end.
     """
 
     connect_s: float = 10.0

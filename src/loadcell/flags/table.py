@@ -350,7 +350,7 @@ _TIMEOUTS: Final = (
     Flag(
         "first_byte_timeout",
         "float",
-        "Seconds from the request to its first output; headers do not count.",
+        "Seconds from the request to its first output; headers do not count. Without streaming: to the whole answer.",
         default=_LIMITS.first_output_s,
         check=positive,
         metavar="SECONDS",

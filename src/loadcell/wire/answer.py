@@ -167,8 +167,11 @@ class AnswerReader:
         self._http.eof()
         self._end(stamp_ns)
 
-    def result(self, ended: Outcome | None = None) -> Answer:
-        """The verdict. `ended`: the outcome by which the caller stopped reading; it counts unless the answer had ended before."""
+    def result(self, ended: Outcome | None = None, wall_s: float | None = None) -> Answer:
+        """The verdict. `ended`: the outcome by which the caller stopped reading; it counts unless the answer had ended before.
+
+        `wall_s`: seconds since 1970 now, for a Retry-After that is a date.
+        """
         self._flush()
         response = Response(
             head=self._http.head,
@@ -182,6 +185,7 @@ class AnswerReader:
             coalesced=self.coalesced,
             clock_stamps=self.clock_stamps,
             reusable=self.reusable,
+            wall_s=wall_s,
         )
         return judge(response, self.tally, ended)
 

@@ -1,9 +1,10 @@
-"""Retry-After -> seconds (RFC 9110 10.2.3). Reads no clock: a date counts from the response's own Date."""
+"""Retry-After -> seconds (RFC 9110 10.2.3). Reads no clock: a date counts from the response's own Date, else from the time it is given."""
 
 import re
 from datetime import UTC, datetime
 from typing import Final
 
+_NUMBER: Final = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DATES: Final = (
     re.compile(r"[A-Za-z]{3}, (?P<d>\d\d) (?P<m>[A-Za-z]{3}) (?P<y>\d{4}) (?P<t>\d\d:\d\d:\d\d) GMT\Z", re.ASCII),
@@ -12,12 +13,20 @@ _DATES: Final = (
 )
 
 
-def retry_after_s(value: str | None, date: str | None) -> float | None:
-    """Seconds >= 0 from a Retry-After value, given the Date header's; null when absent, unreadable, or a date without a Date."""
-    text = (value or "").strip()
-    if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII):
+def retry_after_s(value: str | None, date: str | None, milliseconds: str | None = None, wall_s: float | None = None) -> float | None:
+    """Seconds >= 0 from a Retry-After value, given the Date header's; null when absent or unreadable.
+
+    `milliseconds`: the value of Retry-After-Ms, which OpenAI's own service sends beside it and which is the finer one. `wall_s`: seconds
+    since 1970 at which the response was read, for a date from a server that sends no Date.
+    """
+    fine, text = (milliseconds or "").strip(), (value or "").strip()
+    if _NUMBER.fullmatch(fine):
+        return float(fine) / 1000
+    if _NUMBER.fullmatch(text):
         return float(text)
     until, now = http_date_s(text), http_date_s((date or "").strip())
+    if now is None:
+        now = wall_s
     return max(0.0, until - now) if until is not None and now is not None else None
 
 

@@ -17,7 +17,10 @@ from loadcell.wire.tally import FAILED_FINISH, Tally
 
 
 class Response(Struct, frozen=True):
-    """How the response came. `body` is what was kept of a plain or refused answer, null for a stream; stamps are ns."""
+    """How the response came. `body` is what was kept of a plain or refused answer, null for a stream; stamps are ns.
+
+    `wall_s`: seconds since 1970 when it was read, for a Retry-After that is a date.
+    """
 
     head: Head | None
     invalid: str | None
@@ -30,6 +33,7 @@ class Response(Struct, frozen=True):
     coalesced: int
     clock_stamps: int
     reusable: bool
+    wall_s: float | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -93,7 +97,7 @@ def judge(response: Response, tally: Tally, ended: Outcome | None = None) -> Ans
         error=error.message if error is not None else None,
         error_code=error.code if error is not None else None,
         error_param=error.param if error is not None else None,
-        retry_after_s=retry_after_s(head.get("retry-after"), head.get("date")) if head is not None and head.status >= 300 else None,
+        retry_after_s=_retry_after_s(head, response.wall_s) if head is not None and head.status >= 300 else None,
         headers_ns=response.headers_ns,
         first_event_ns=tally.first_event_ns,
         first_token_ns=tally.first_token_ns,
@@ -118,6 +122,10 @@ def judge(response: Response, tally: Tally, ended: Outcome | None = None) -> Ans
         first_chunk_text=sound_text(tally.first_text) if tally.first_text is not None else None,
         reusable=response.reusable,
     )
+
+
+def _retry_after_s(head: Head, wall_s: float | None) -> float | None:
+    return retry_after_s(head.get("retry-after"), head.get("date"), head.get("retry-after-ms"), wall_s)
 
 
 def _outcome(response: Response, tally: Tally, fault: str | None, ended: Outcome | None) -> tuple[Outcome, ApiError | None]:
