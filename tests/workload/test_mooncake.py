@@ -117,4 +117,4 @@ def test_the_first_line_that_is_wrong_is_named(trace, change, what):
 def test_an_empty_trace_is_refused_and_blanks_are_counted(trace):
     with pytest.raises(UserError, match="holds no rows"):
         trace("\n")
-    assert trace(json.dumps(ROWS[0]) + "\n\n").report().blank_lines == 2
+    assert trace(json.dumps(ROWS[0]) + "\n\n").report().blank_lines == 1

@@ -130,13 +130,15 @@ def _with_health(facts: RunFacts, events: Path) -> RunFacts:
         return facts
     ejections: dict[str, int] = {}
     down: set[str] = set()
+    why: dict[str, str] = {}
     for event in read_events(events):
         if event.endpoint is None:
             continue
         if event.kind == "endpoint_unhealthy":
             ejections[event.endpoint] = ejections.get(event.endpoint, 0) + 1
             down.add(event.endpoint)
+            why.setdefault(event.endpoint, f"{event.endpoint} endpoint unhealthy: {event.cause}")
         elif event.kind == "endpoint_recovered":
             down.discard(event.endpoint)
     healthy = tuple(endpoint.name for endpoint in facts.endpoints if endpoint.name not in down)
-    return msgspec.structs.replace(facts, ejections=ejections, healthy_at_end=healthy)
+    return msgspec.structs.replace(facts, ejections=ejections, healthy_at_end=healthy, notices=(*facts.notices, *why.values()))

@@ -35,7 +35,10 @@ class JsonLines:
         self.blanks = 0
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, line in enumerate(read_file(self._path).split(b"\n"), start=1):
+        lines = read_file(self._path).split(b"\n")
+        if not lines[-1]:
+            lines.pop()  # what follows the last newline is no line
+        for number, line in enumerate(lines, start=1):
             stripped = line.strip(b" \t\r")
             if stripped:
                 yield number, parse_object(self._path, number, stripped)
