@@ -82,3 +82,17 @@ def test_each_timeout_strikes_on_its_nanosecond(sent, last, stream, at_s, outcom
     struck = exchange.overdue(at_s * S, LIMITS)
     assert struck is not None
     assert struck[0] == outcome
+
+
+def test_silence_after_the_first_output_is_seen_though_the_limit_of_the_first_is_later():
+    exchange = exchange_at(0)
+    exchange.sent_ns = 5 * S
+    assert exchange.overdue(6 * S, LIMITS) is None
+    assert exchange.check_ns == 56 * S
+    exchange.datas.append(HEAD + chunk(chat_event("a")))
+    exchange.stamps.append(7 * S)
+    assert exchange.overdue(exchange.check_ns, LIMITS) is None
+    assert exchange.check_ns == 57 * S
+    struck = exchange.overdue(57 * S, LIMITS)
+    assert struck is not None
+    assert struck[0] == "idle_timeout"

@@ -103,6 +103,9 @@ class Exchange:
                 return "first_byte_timeout", f"no output within {wait_s:g} s (--first-byte-timeout)"
             return "idle_timeout", f"no output for {wait_s:g} s (--idle-timeout)"
         self.check_ns = min(total_at, limit)
+        if last is None:
+            # The first output may come any moment, and the silence after it is another limit's, which may be the shorter one.
+            self.check_ns = min(self.check_ns, now_ns + round(timeouts.idle_s * 1e9))
         return None
 
     def answer(self) -> Answer:
