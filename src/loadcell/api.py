@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
 from loadcell.load.runner import Run, Watcher
+from loadcell.load.signals import catching, leave
 from loadcell.output import OutputSpec
 from loadcell.scenario import Scenario
 
@@ -70,12 +71,26 @@ def run_scenario(scenario: Scenario, output: OutputSpec, watcher: Watcher) -> Be
     """Run it, write the reports that `output` asks for, and judge it."""
     _refuse_early(scenario, output)
     folder = make_folder(output)
+    run = Run(scenario, folder, folder.name, watcher)
+
+    def after_the_load(number: int) -> None:
+        if not run.stopped_by_signal:  # else the user has asked for the end, and waits for the report of what there is
+            raise leave(number)
+
+    with catching(after_the_load):
+        return _run_and_report(run, scenario, output, folder)
+
+
+def _run_and_report(run: Run, scenario: Scenario, output: OutputSpec, folder: Path) -> BenchResult:
     try:
-        facts = Run(scenario, folder, folder.name, watcher).execute()
+        facts = run.execute()
     except BaseException:
         _remove_if_empty(folder)
         raise
-    (folder / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
+    try:
+        (folder / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
+    except OSError as error:
+        raise EnvironmentFailure(f"cannot write {folder / 'run.json'}: {error.strerror}; the records are kept") from error
     return _report(scenario, output, folder, facts)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from loadcell.load.plan import MESSAGE_SIZE, FromWorker, Leave, ToWorker, WorkerPlan, decode_from_worker, encode
+from loadcell.load.signals import held_back
 
 _LEAVE_S = 5.0
 
@@ -28,7 +29,8 @@ class Crew:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_SIZE)
             ours.settimeout(0)
             command = [sys.executable, "-m", "loadcell.load.worker", str(theirs.fileno())]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(*pass_fds, theirs.fileno()), env=_environment())
+            with held_back():  # Ctrl-C reaches an interpreter that is still importing too: it is for control to act on
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(*pass_fds, theirs.fileno()), env=_environment())
             theirs.close()
             self._sockets.append(ours)
             self._processes.append(process)

@@ -8,6 +8,7 @@ import os
 import resource
 import ssl
 from array import array
+from bisect import bisect_right
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from loadcell.client import tls
 from loadcell.client.client import kernel_stamps_work
 from loadcell.client.resolve import resolve
 from loadcell.client.tokenize import ServerTokenizer
-from loadcell.clock import MonotonicClock
+from loadcell.clock import NS_PER_S, MonotonicClock
 from loadcell.errors import UserError
 from loadcell.probe import discover_model, wait_ready
 from loadcell.records import Endpoint, Request
@@ -52,6 +53,12 @@ class Load(Struct, frozen=True):
     schedule: ScheduleSpec
     offsets: "array[int] | None"
     warmup_concurrency: int
+
+    def first_wave(self) -> int:
+        """How many requests must be ready before the start: a closed loop's slots, or what is due in its first second."""
+        if self.offsets is None:
+            return self.schedule.concurrency or 1
+        return max(1, bisect_right(self.offsets, NS_PER_S))
 
     def close(self) -> None:
         """Leave the server's tokenizer alone, where that is the one."""
@@ -132,7 +139,9 @@ def _needed(scenario: Scenario) -> int | None:
 
 def closed_count(scenario: Scenario, load: Load) -> int | None:
     """How many requests a closed loop may draw at the most: what was asked for, and no prompt twice where that was forbidden."""
-    most = [count for count in (scenario.schedule.num_prompts, None if scenario.workload.reuse else load.workload.size) if count is not None]
+    most = [
+        count for count in (scenario.schedule.num_prompts, None if scenario.workload.reuse else load.workload.size) if count is not None
+    ]
     return min(most, default=None)
 
 

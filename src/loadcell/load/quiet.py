@@ -24,6 +24,7 @@ class QuietScrapes:
         self._endpoints, self._headers, self._tls = list(endpoints), list(headers), tls
         self._texts: list[str | None] = [None] * len(self._endpoints)
         self._thread: threading.Thread | None = None
+        self._hurried = threading.Event()
         self.sent = 0
 
     def begin(self) -> None:
@@ -35,6 +36,10 @@ class QuietScrapes:
         """Return when the first scrapes are in: no generation request may be sent before."""
         if self._thread is not None:
             self._thread.join()
+
+    def hurry(self) -> None:
+        """The user wants to leave: `end` looks once and does not wait for the counters to settle."""
+        self._hurried.set()
 
     def end(self, clock: Clock) -> tuple[dict[str, PurityFacts], dict[str, PrefixCacheFacts]]:
         """Scrape until the servers are quiet and their counters stand still, 5 s at most."""
@@ -51,7 +56,7 @@ class QuietScrapes:
                 now = parse_metrics(text) if text is not None else None
                 settled[endpoint.name] = _quiet(last.get(endpoint.name), now)
                 last[endpoint.name] = now
-            if clock.now_ns() >= deadline or all(scraped is None for scraped in last.values()):
+            if self._hurried.is_set() or clock.now_ns() >= deadline or all(scraped is None for scraped in last.values()):
                 break
             if not all(settled.values()):
                 clock.sleep_until(clock.now_ns() + _PAUSE_NS)

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from loadcell.errors import EnvironmentFailure
 from loadcell.load.plan import SpoolFds
 from loadcell.records import Request
 
@@ -28,8 +29,12 @@ class SpoolWriter:
     """Control's end of one phase. A request may be taken up once `publish` has returned."""
 
     def __init__(self, folder: Path) -> None:
-        self._bodies = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - lives as long as the run
-        self._index = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self._folder = folder
+        try:
+            self._bodies = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - lives as long as the run
+            self._index = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise EnvironmentFailure(f"cannot write to {folder}: {error.strerror}") from error
         self.tickets_out, self._tickets_in = os.pipe()
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -51,9 +56,12 @@ class SpoolWriter:
             self.publish()
 
     def publish(self) -> None:
-        """Make everything added so far readable. Raises OSError (a full disk)."""
-        _write_all(self._bodies.fileno(), b"".join(self._held))
-        _write_all(self._index.fileno(), self._places)
+        """Make everything added so far readable. Raises EnvironmentFailure (a full disk)."""
+        try:
+            _write_all(self._bodies.fileno(), b"".join(self._held))
+            _write_all(self._index.fileno(), self._places)
+        except OSError as error:
+            raise EnvironmentFailure(f"prepared requests cannot be written to {self._folder}: {error.strerror}") from error
         self._held, self._held_bytes, self._places = [], 0, bytearray()
 
     def issue_tickets(self, first: int, count: int) -> int:

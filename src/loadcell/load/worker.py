@@ -7,7 +7,6 @@ import ctypes
 import gc
 import mmap
 import os
-import signal
 import socket
 import ssl
 import sys
@@ -36,6 +35,7 @@ from loadcell.load.plan import (
     decode_to_worker,
     encode,
 )
+from loadcell.load.signals import ignored
 from loadcell.load.spool import Slots, SpoolReader
 from loadcell.recordlog import Appender, encode_record
 from loadcell.records import RequestRecord
@@ -279,8 +279,7 @@ def _thinned(values: list[int], most: int = 4_000) -> list[int]:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignored()
     # 50 µs of slack in every sleep is most of the dispatch lag there would be.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
     control = socket.socket(fileno=int(sys.argv[1]))

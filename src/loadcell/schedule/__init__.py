@@ -2,7 +2,7 @@
 
 from loadcell.schedule.arrivals import arrivals, offered_rate, ramp_end_ns, shard
 from loadcell.schedule.checks import load_points, parse_limit, validate
-from loadcell.schedule.spec import UNLIMITED, Arrival, Mode, ScheduleSpec, cap_at, describe, is_paced, mode
+from loadcell.schedule.spec import UNLIMITED, Arrival, Mode, ScheduleSpec, cap_at, describe, is_paced, lasts_its_duration, mode
 
 __all__ = [
     "UNLIMITED",
@@ -13,6 +13,7 @@ __all__ = [
     "cap_at",
     "describe",
     "is_paced",
+    "lasts_its_duration",
     "load_points",
     "mode",
     "offered_rate",

@@ -43,6 +43,15 @@ def mode(spec: ScheduleSpec) -> Mode:
     return "at_once" if spec.concurrency is None else "closed"
 
 
+def lasts_its_duration(spec: ScheduleSpec, arrivals: int) -> bool:
+    """Whether the duration ended the arrivals, so that the quiet after the last of them is part of the load. A trace, steps, and a count
+    that is reached end by themselves.
+    """
+    if spec.duration_s is None or spec.trace_s or spec.steps:
+        return False
+    return spec.num_prompts is None or arrivals < spec.num_prompts
+
+
 def is_paced(spec: ScheduleSpec) -> bool:
     """Whether arrivals follow a rate or a trace, whatever the server does."""
     return mode(spec) == "paced"
