@@ -135,6 +135,7 @@ def test_the_command_leaves_its_files_and_its_exit_code(tmp_path: Path) -> None:
         words += ["--output-dir", str(tmp_path / "run"), "--output-file", str(out)]
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+    assert "timeouts: connect 10 s, first output 300 s, idle 0.5 s, total 1800 s" in done.stderr
     assert "2 ok, 1 failed" in done.stdout
     last = json.loads(out.read_text().splitlines()[-1])
     assert (last["completed"], last["failed"]) == (2, 1)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from loadcell.client.limits import Timeouts
 from loadcell.flags.flag import Flag
 from loadcell.flags.table import ALIASES, ALREADY_SO, FLAGS, PANELS, aliases_of
 
@@ -25,15 +26,20 @@ def bench(**given: Any) -> None:
     scenario, output = scenario_from_flags({name: value for name, value in given.items() if value not in (None, [], ())})
     for notice in _notices(given, scenario.target.api_key_env):
         print(f"loadcell: {notice}", file=sys.stderr)
+    if output.progress:
+        print(f"loadcell: {_timeouts(scenario.timeouts)}", file=sys.stderr)
     # After the checks: wrong use is answered before the machinery is loaded.
     from loadcell.api import run_scenario
     from loadcell.cli.watch import TerminalWatcher
+    from loadcell.load.signals import ignored
 
     watcher = TerminalWatcher(sys.stderr, silent=not output.progress)
     try:
         result = run_scenario(with_api_key(scenario, os.environ), output, watcher)
     finally:
         watcher.stop()
+    if result.facts.stop_signal is not None:
+        ignored()  # one more Ctrl-C must not take the table from who has just asked for it
     if not output.quiet:
         from loadcell.report.terminal import show
 
@@ -41,6 +47,12 @@ def bench(**given: Any) -> None:
         show(result.summary, out)
         print(f"\n{result.report}", file=out)
     raise typer.Exit(result.exit_code)
+
+
+def _timeouts(limits: Timeouts) -> str:
+    """How long a silence may last, said before it does."""
+    first, idle = f"first output {limits.first_output_s:g} s", f"idle {limits.idle_s:g} s"
+    return f"timeouts: connect {limits.connect_s:g} s, {first}, {idle}, total {limits.total_s:g} s"
 
 
 def _notices(given: Mapping[str, Any], key_variable: str) -> Iterator[str]:

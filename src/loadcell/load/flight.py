@@ -18,6 +18,7 @@ from loadcell.endpoint.retry import after_failure, is_fatal
 from loadcell.load.arrivals import SlotSet
 from loadcell.load.plan import Fatal, FieldDropped, FromWorker, Traffic, WorkerPlan
 from loadcell.load.redact import Secrets
+from loadcell.metrics.latency import came_at_once, hides_reasoning
 from loadcell.records import Attempt, Outcome, Phase, Request, RequestRecord
 from loadcell.wire.apierror import refused_field
 from loadcell.wire.bodies import drop_fields
@@ -328,5 +329,5 @@ class Flights:
         block.add(OfWorker.TOKENS, tokens)
         if last.first_token_ns is not None and last.sent_ns is not None:
             block.add_ttft((last.first_token_ns - last.sent_ns) // 1000)
-            if tokens > 1 and last.last_token_ns is not None:
+            if tokens > 1 and last.last_token_ns is not None and not came_at_once(last) and not hides_reasoning(last):
                 block.add_tpot((last.last_token_ns - last.first_token_ns) // (1000 * (tokens - 1)))
