@@ -111,6 +111,18 @@ def test_a_duration_is_kept_though_the_data_set_is_small(
     assert result.summary.whole.counts.ok == len(seen)
 
 
+@pytest.mark.parametrize("rate", [1, 4])
+def test_the_quiet_after_the_last_arrival_belongs_to_the_duration(serve: Serve, bench: Bench, rate: float) -> None:
+    server = serve(ANSWER)
+    result = bench(server, request_rate=rate, duration=1.9, arrival="constant")
+    assert result.summary.stop_reason == "duration"
+    assert result.summary.whole.window.duration_s == pytest.approx(1.9, abs=0.001)
+    assert len(_posts(server)) == (2 if rate == 1 else 8)
+    assert result.summary.whole.rates.requests_per_s == pytest.approx(len(_posts(server)) / 1.9)
+    assert bench(server, request_rate=20, num_prompts=4, duration=30, arrival="constant").summary.stop_reason == "count"
+    assert bench(server, steps="20:0.2", duration=30, arrival="constant").summary.stop_reason == "count"
+
+
 def test_the_reason_of_the_end_is_recorded(serve: Serve, bench: Bench) -> None:
     server = serve(chat_stream("a", "b", first_ms=10))
     assert bench(server, concurrency=1, num_prompts=5).summary.stop_reason == "count"
