@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from loadcell.testing.certificate import self_made_certificate
 from loadcell.testing.replies import (
     CLOSE,
     DONE,
@@ -359,3 +360,60 @@ def test_broken_connections_are_told_apart_and_cost_nobody_else(play: Play) -> N
     played = play(scripts | {f"good {number}": GOOD for number in range(8)})
     wanted = {name: outcome for name, (_, outcome) in BROKEN.items()} | {f"good {number}": "ok" for number in range(8)}
     assert {name: record.outcome for name, record in played.records.items()} == wanted
+
+
+@pytest.mark.parametrize("delay_ms", [0.0, 20.0])
+@pytest.mark.parametrize("status", [401, 413, 503])
+def test_a_refusal_that_comes_before_the_whole_request_is_read(play: Play, status: int, delay_ms: float) -> None:
+    """The server answers at once and closes; the rest of a long prompt finds nobody."""
+    long = "word " * 400_000
+    refusal: Script = [(delay_ms, plain(b"not this one", status, headers=[("Connection", "close")])), (0.0, CLOSE)]
+    with ScriptedServer(GOOD, greet=lambda _: refusal) as server:
+        played = play({long: GOOD}, base_url=[server.base_url])
+    attempt = played.last(long)
+    assert (attempt.status, attempt.error) == (status, "not this one")
+
+
+class TestOverTls:
+    """The same stories where every byte is encrypted, and an end may come without a farewell."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def played(cls, play: Play, tmp_path_factory: pytest.TempPathFactory) -> Played:
+        certificate = self_made_certificate(tmp_path_factory.mktemp("tls"))
+        token = chat_event("中")
+        at = token.index(b"\xe4") + 1
+        end = FINISH + DONE
+        scripts: dict[str, Script] = {
+            "good": GOOD,
+            "cut": sse(token[:at], token[at:], end, every_ms=5),
+            "long": sse(chat_event("x" * 300_000), end),
+            "long and closed": sse(chat_event("x" * 300_000), end, chunked=False),
+            "whole": [(20.0, chat_reply("hello"))],
+            "closed after the finish": sse(chat_event("a"), FINISH, (5.0, CLOSE)),
+            "truncated": sse(chat_event("a"), (5.0, CLOSE)),
+            "reset": sse(chat_event("a"), (5.0, RESET)),
+            "error": sse(chat_event("a"), error_event(), DONE),
+            "empty": sse(DONE),
+            "stalls": sse(chat_event("a"), HANG),
+            "silent": [(0.0, HANG)],
+            "page": [(0.0, error_reply(503))],
+        }
+        with ScriptedServer(replies(scripts), tls=certificate.server) as server:
+            return play(scripts, base_url=[server.base_url], ca_file=str(certificate.ca_file), idle_timeout=0.6, first_byte_timeout=0.6)
+
+    def test_outcomes(self, played: Played) -> None:
+        assert {name: record.outcome for name, record in played.records.items()} == {
+            **dict.fromkeys(("good", "cut", "long", "long and closed", "whole", "closed after the finish"), "ok"),
+            "truncated": "truncated",
+            "reset": "connection_reset",
+            "error": "stream_error",
+            "empty": "empty_output",
+            "stalls": "idle_timeout",
+            "silent": "first_byte_timeout",
+            "page": "http_5xx",
+        }
+
+    def test_texts(self, played: Played) -> None:
+        assert played.last("cut").text == "中"
+        assert {len(played.last(name).text or "") for name in ("long", "long and closed")} == {300_000}

@@ -157,8 +157,11 @@ class Client:
                 data = connection.tls.pending()
             exchange.sent_ns = time.monotonic_ns()
             self._sent(exchange, connection, connection.send(data))
-        except (OSError, ssl.SSLError) as error:
+        except ssl.SSLError as error:
             self._on_lost(exchange, error)
+        except OSError:
+            # No more of the request is taken; why not (413, 401) may have been said before.
+            self._read(exchange, connection)
 
     def _sent(self, exchange: Exchange, connection: Connection, everything: bool) -> None:
         if everything:
@@ -191,8 +194,8 @@ class Client:
                 if exchange.stage == "sending":
                     exchange.sent_ns = time.monotonic_ns()
                 done = connection.send(b"")
-            except OSError as error:
-                self._on_lost(exchange, error)
+            except OSError:
+                self._read(exchange, connection)  # as in `_send`
                 return
             if exchange.stage == "sending":
                 self._sent(exchange, connection, done)
