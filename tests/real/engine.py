@@ -41,8 +41,7 @@ class Engine:
     """One server on `port`; its output goes to `log`, over all its starts."""
 
     def __init__(self, vllm: Path, model: Path, port: int, log: Path) -> None:
-        self.port = port
-        self.log = log
+        self.vllm, self.model, self.port, self.log = vllm, model, port, log
         self._words = [str(vllm), "serve", str(model), "--load-format", "dummy", "--served-model-name", MODEL, "--host", "127.0.0.1"]
         self._words += ["--port", str(port), "--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager"]
         self._process: subprocess.Popen[bytes] | None = None
@@ -72,13 +71,16 @@ class Engine:
 
     def wait_ready(self, deadline: float) -> None:
         """Return when it has generated a token: `/health` says 200 before the first request can show that the engine works."""
+        self.wait_healthy(deadline)
+        self.ask("POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1})
+
+    def wait_healthy(self, deadline: float) -> None:
         while not self._healthy():
             if not self.running:
                 raise RuntimeError(f"vLLM on port {self.port} ended before it was ready:\n{self.tail()}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"vLLM on port {self.port} was not ready after {READY_S} s:\n{self.tail()}")
             time.sleep(0.5)
-        self.ask("POST", "/v1/completions", {"model": MODEL, "prompt": "a", "max_tokens": 1})
 
     def kill(self) -> None:
         """SIGKILL of the whole group: the machine under it is gone."""
@@ -147,9 +149,13 @@ def start_all(engines: Iterable[Engine]) -> None:
     missing = [engine for engine in engines if not engine.running]
     for engine in missing:
         engine.start()
-    deadline = time.monotonic() + READY_S
+    deadline = ready_by()
     for engine in missing:
         engine.wait_ready(deadline)
+
+
+def ready_by() -> float:
+    return time.monotonic() + READY_S
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
