@@ -134,8 +134,10 @@ def test_a_file_without_rows_is_refused(serve: Serve, bench: Bench, tmp_path: Pa
         bench(serve(ANSWER), dataset_name="custom", dataset_path=str(tmp_path / "absent"), num_prompts=3)
 
 
-@pytest.mark.parametrize("load", [{"concurrency": 2}, {"request_rate": 200}, {}])
-@pytest.mark.parametrize(("rows", "requests"), [(3, 10), (1, 4), (10, 11)])
+@pytest.mark.parametrize(
+    ("rows", "requests", "load"),
+    [(3, 10, {"concurrency": 2}), (3, 10, {"request_rate": 200}), (1, 4, {}), (10, 11, {"concurrency": 2})],
+)
 def test_too_few_rows_are_sent_again_and_said(
     serve: Serve, bench: Bench, tmp_path: Path, load: dict[str, Any], rows: int, requests: int
 ) -> None:

