@@ -5,7 +5,18 @@ import math
 import pytest
 
 from loadcell.errors import UserError
-from loadcell.schedule import UNLIMITED, ScheduleSpec, cap_at, describe, is_paced, load_points, mode, parse_limit, validate
+from loadcell.schedule import (
+    UNLIMITED,
+    ScheduleSpec,
+    cap_at,
+    describe,
+    is_paced,
+    lasts_its_duration,
+    load_points,
+    mode,
+    parse_limit,
+    validate,
+)
 
 NS = 1_000_000_000
 RAMP = {"ramp_up_strategy": "linear", "ramp_up_start_rps": 1.0, "ramp_up_end_rps": 5.0}
@@ -132,3 +143,19 @@ def test_whole_load_points_fall_together_and_are_dropped():
 def test_load_points_refuse_what_is_no_range(lo, hi, n):
     with pytest.raises(UserError, match="load points"):
         load_points(lo, hi, n)
+
+
+@pytest.mark.parametrize(
+    ("fields", "arrivals", "lasts"),
+    [
+        ({"request_rate": 5.0, "duration_s": 10.0, "num_prompts": None}, 48, True),
+        ({"request_rate": 5.0, "duration_s": 10.0, "num_prompts": 50}, 48, True),
+        ({"request_rate": 5.0, "duration_s": 10.0, "num_prompts": 48}, 48, False),
+        ({"request_rate": 5.0, "num_prompts": 48}, 48, False),
+        ({"steps": ((5.0, 2.0),), "duration_s": 10.0, "num_prompts": None}, 9, False),
+        ({"trace_s": (0.0, 1.0), "duration_s": 10.0, "num_prompts": None}, 2, False),
+        (RAMP | {"duration_s": 10.0, "num_prompts": None}, 30, True),
+    ],
+)
+def test_a_load_lasts_its_duration_where_nothing_else_ends_it(fields, arrivals, lasts):
+    assert lasts_its_duration(ScheduleSpec(**fields), arrivals) == lasts
