@@ -35,10 +35,8 @@ def retried(records: list[RequestRecord]) -> list[RequestRecord]:
     ("fault", "outcome", "flags"),
     [
         ("reject,every=4", "http_5xx", {}),
-        ("reject,status=429,every=4", "http_429", {}),
         ("stream_error,tokens=3,every=4", "stream_error", {}),
         ("truncate,tokens=3,how=clean,every=4", "truncated", {}),
-        ("truncate,tokens=3,every=4", "truncated", {}),
         ("truncate,how=clean,every=4", "empty_output", {}),
         ("reset,tokens=3,every=4", "connection_reset", {}),
         ("hang,every=4", "first_byte_timeout", {"first_byte_timeout": 0.4}),
@@ -54,7 +52,7 @@ def test_every_fourth_fails_in_its_own_way(tmp_path: Path, fault: str, outcome: 
     assert sum(line.fault is not None for line in lines) == 15
     assert result.summary.whole.latency.ttft.n == 45
     assert result.summary.whole.rates.output_tokens_in_window == 45 * 12
-    assert result.summary.verdict == "suspect"
+    assert "failures" in {reason.rule for reason in result.summary.reasons}
     assert "45 ok, 15 failed (25.0 %)" in result.report.read_text()
 
 
