@@ -271,6 +271,17 @@ def test_one_token_is_no_sign_of_a_server_that_does_not_stream(play: Play) -> No
     assert "token by token" not in played.report
 
 
+def test_an_open_loop_shows_the_wait_for_a_slot_beside_the_latency(play: Play) -> None:
+    """Ten arrivals within 50 ms, one place: each waits for all before it."""
+    played = play({f"{number}": chat_stream("a", "b", first_ms=30, every_ms=5) for number in range(10)}, request_rate=200, concurrency=1)
+    latency, columns = played.whole.latency, played.result.columns()
+    assert latency.e2e.percentiles_ms["p50"] is not None
+    assert latency.e2e.percentiles_ms["p50"] < 150
+    assert latency.scheduled_e2e.max_ms is not None
+    assert latency.scheduled_e2e.max_ms > 250
+    assert list(columns["user_latency_ms"]) == list(columns["scheduled_e2e_ms"])
+
+
 def test_a_stepped_wall_clock_moves_no_duration(tmp_path: Path) -> None:
     """Every process of the run sees the wall clock jump back by 30 s in the middle of the load; what the kernel stamps does not jump with it."""
     (tmp_path / "sitecustomize.py").write_text(
