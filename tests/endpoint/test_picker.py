@@ -144,3 +144,17 @@ def test_a_single_endpoint_takes_requests_whatever_its_health() -> None:
     assert ours.resting()
     assert ours.pick(3, 50) == 0
     board.close()
+
+
+def test_a_trial_goes_to_a_request_that_has_failed_there_when_nobody_else_can_be_asked(board: Board) -> None:
+    """Else requests that have failed everywhere, and hold all the slots, wait for each other."""
+    ours = picker(board)
+    for endpoint in range(3):
+        board.set_endpoint(endpoint, Standing.TRIAL if endpoint == 1 else Standing.UNHEALTHY, 0)
+    board.offer_trial(1, worker=0, until_ns=100)
+    assert ours.pick(0, 50, tried=(0, 1, 2)) == 1
+    assert ours.pick(1, 50, tried=(0, 1, 2)) is None
+    board.offer_trial(1, worker=0, until_ns=200)
+    board.set_endpoint(2, Standing.HEALTHY, 0)
+    assert ours.pick(2, 150, tried=(0, 1)) == 2
+    assert ours.pick(3, 150, tried=(0,)) == 1

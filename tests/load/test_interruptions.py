@@ -13,6 +13,7 @@ import pytest
 from loadcell.recordlog import read_events, read_log
 from loadcell.report.run_folder import open_run
 from loadcell.testing.replies import HANG, chat_event, chat_stream, sse
+from loadcell.testing.scripted_server import Received, ScriptedServer
 
 from .running import Bench, bench, counting, until
 
@@ -264,3 +265,21 @@ def test_a_closed_loop_waits_with_its_slots_when_all_are_down_and_an_open_one_re
     assert opened["stop_reason"] == "patience"
     assert opened["whole"]["counts"]["by_outcome"]["no_endpoint"] > 30
     assert "no endpoint was available for 1.5 s (--patience)" in run.err
+
+
+def test_requests_that_failed_everywhere_wait_for_whoever_comes_back(tmp_path):
+    """They hold all the slots: one of them has to be the trial that shows that an endpoint works again."""
+    ok, broken = chat_stream("a", "b", "c"), [(0.0, b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")]
+
+    def reply(request: Received):
+        return ok if request.number > 8 else broken
+
+    down = {"health_check_interval": 0, "health_max_failures": 1, "health_recovery_interval": 0.2, "request_max_retries": 20}
+    with (
+        ScriptedServer(reply) as one,
+        ScriptedServer(reply) as other,
+        bench(tmp_path / "run", one.base_url, other.base_url, concurrency=3, num_prompts=30, **down) as run,
+    ):
+        assert run.wait() in (0, 1), run.err
+    assert run.summary()["whole"]["counts"]["by_outcome"] == {"ok": 30}
+    assert run.summary()["stop_reason"] == "count"

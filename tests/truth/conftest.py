@@ -55,7 +55,11 @@ def load(tmp_path: Path) -> Callable[..., BenchResult]:
         data = tmp_path / f"data-{made}.jsonl"
         data.write_text("".join(json.dumps({"prompt": f"{n:06d} tell me", "output_len": tokens}) + "\n" for n in range(prompts)))
         usual: dict[str, Any] = {"tokenizer": "words", "ignore_eos": True, "num_prompts": prompts, "dataset_name": "custom"}
-        where = {"base_url": [engine.base_url for engine in targets], "dataset_path": str(data), "output_dir": str(tmp_path / f"run-{made}")}
+        where = {
+            "base_url": [engine.base_url for engine in targets],
+            "dataset_path": str(data),
+            "output_dir": str(tmp_path / f"run-{made}"),
+        }
         return loadcell.bench(**{**usual, **where, **flags})
 
     return run

@@ -71,7 +71,7 @@ def test_retries_hold_their_slot(engines: Engines, load: Load, workers: int) -> 
     """Every other request fails at first, and is asked for again elsewhere: the cap stands for all of it."""
     faults = ("reject,status=503,every=3", "stream_error,tokens=2,every=4")
     fleet = [engines(ttft_ms=20.0, itl_ms=2.0, fault=faults) for _ in range(2)]
-    quiet = {"health_check_interval": 0, "lb_strategy": "round_robin", "request_max_retries": 4}
+    quiet = {"health_check_interval": 0, "health_max_failures": 1000, "request_max_retries": 4}
     result = load(*fleet, prompts=160, tokens=5, concurrency=12, workers=workers, **quiet)
     lines = [line for engine in fleet for line in engine.generations()]
     assert result.summary.whole.counts.retried > 20

@@ -63,7 +63,9 @@ def test_ttft_and_gaps_agree_with_what_the_engine_sent(
     assert result.summary.whole.stamps.clock_share < 0.05
 
 
-def test_the_ends_agree_whether_streamed_or_not(engines: Callable[..., RunningEngine], load: Callable[..., BenchResult], pairs: Callable) -> None:
+def test_the_ends_agree_whether_streamed_or_not(
+    engines: Callable[..., RunningEngine], load: Callable[..., BenchResult], pairs: Callable
+) -> None:
     engine = engines(ttft_ms=30.0, itl_ms=5.0)
     for flags in ({}, {"stream": False}):
         engine_lines = len(engine.generations())

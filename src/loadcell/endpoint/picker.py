@@ -45,12 +45,10 @@ class Picker:
         A trial request that control offers to this worker goes first: its answer is what the endpoint waits for.
         """
         self._look(now_ns)
-        for index in self._trials:
-            if index not in tried and self._board.trial_offered(index, self._worker, now_ns):
-                self._board.take_trial(index, self._worker)
-                return index
+        if self._trials and (trial := self._take_trial(now_ns, tried)) is not None:
+            return trial
         in_flight = self._in_flight(now_ns) if self._weighs else self._others
-        return choose(
+        chosen = choose(
             self._strategy,
             arrival_index,
             self._available,
@@ -61,6 +59,16 @@ class Picker:
             key=session,
             tried=tried,
         )
+        if chosen is None and self._trials and tried:
+            return self._take_trial(now_ns, ())  # else requests that have failed everywhere, and hold all slots, would wait for ever
+        return chosen
+
+    def _take_trial(self, now_ns: int, tried: Sequence[int]) -> int | None:
+        for index in self._trials:
+            if index not in tried and self._board.trial_offered(index, self._worker, now_ns):
+                self._board.take_trial(index, self._worker)
+                return index
+        return None
 
     def began(self, endpoint: int) -> None:
         """An attempt starts there."""
