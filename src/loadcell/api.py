@@ -53,7 +53,7 @@ class BenchResult(Struct, frozen=True):
         """One numpy array per figure, one row per request; times in ms, NaN where a figure does not exist."""
         from loadcell.metrics.columns import columns
 
-        return columns(self.records, open_loop=self.facts.open_loop)
+        return columns(self.records, open_loop=bool(self.facts.open_loop))
 
 
 def bench(**flags: Any) -> BenchResult:
@@ -179,7 +179,7 @@ def _made(folder: Path, *, exist_ok: bool) -> Path:
 def _remove_if_empty(folder: Path) -> None:
     """A run that never began leaves no folder behind; whatever holds a record stays."""
     for file in folder.glob("*"):
-        if file.is_dir() or file.stat().st_size and file.name.endswith(".jsonl") and b'"index"' in file.read_bytes()[: 1 << 20]:
+        if file.is_dir() or (file.stat().st_size and file.name.endswith(".jsonl") and b'"index"' in file.read_bytes()[: 1 << 20]):
             return
     for file in folder.glob("*"):
         file.unlink()
