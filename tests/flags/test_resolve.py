@@ -1,6 +1,7 @@
 """Flags -> scenario, as a table: what each says, what they say together, and what they must not say together."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -221,6 +222,8 @@ REFUSALS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"extra_body": "{"}, ("--extra-body {", "JSON")),
     ({"extra_body": "[1]"}, ("--extra-body [1]", "object")),
     ({"extra_body": '{"a": NaN}'}, ("--extra-body", "NaN")),
+    ({"extra_body": {"a": [{"b": math.inf}]}}, ("--extra-body", "Infinity")),
+    ({"frequency_penalty": "inf"}, ("--frequency-penalty inf", "finite")),
     ({"range_ratio": "1"}, ("--range-ratio 1", "[0, 1)")),
     ({"temperature": "hot"}, ("--temperature hot", "'server'")),
     ({"connect_timeout": 0}, ("--connect-timeout 0",)),

@@ -112,7 +112,17 @@ def _object(given: Any) -> dict[str, Any]:
             raise ValueError(f"not JSON ({wrong})") from None
     if not isinstance(given, Mapping):
         raise ValueError("expected a JSON object such as '{\"top_k\": 20}'")
+    if not _is_finite(given):
+        raise ValueError("JSON knows neither NaN nor Infinity")
     return dict(given)
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _no_constant(name: str) -> None:
@@ -127,6 +137,10 @@ _READERS: Final[dict[Kind, Callable[[Any], Any]]] = {
     "texts": _texts,
     "object": _object,
 }
+
+
+def finite(value: float) -> str | None:
+    return None if math.isfinite(value) else "must be finite"
 
 
 def positive(value: float) -> str | None:

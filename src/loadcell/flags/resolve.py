@@ -3,6 +3,7 @@
 Pure, but for reading the file of arrival times that a flag names. The environment is never read.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -123,6 +124,8 @@ def _schedule(values: Values) -> ScheduleSpec:
     if not values.said("num_prompts") and spec.duration_s is None and not spec.trace_s and not spec.steps:
         spec = replace(spec, num_prompts=DEFAULT_PROMPTS)
     schedule.validate(spec)
+    if math.isinf(spec.burstiness):  # vLLM's way to ask for constant gaps; JSON, which a spec passes through, knows no infinity
+        spec = replace(spec, arrival="constant", burstiness=1.0)
     return spec
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from loadcell.client.limits import Timeouts
 from loadcell.endpoint.spec import EndpointSpec, Strategy
-from loadcell.flags.flag import Flag, not_negative, port, positive, rate
+from loadcell.flags.flag import Flag, finite, not_negative, port, positive, rate
 from loadcell.schedule import Arrival
 from loadcell.workload.spec import DatasetName, Distribution
 
@@ -275,8 +275,8 @@ _SAMPLING: Final = (
     Flag("top_p", "float", "Nucleus sampling.", shown="the server's", check=positive),
     Flag("top_k", "int", "Top-k sampling.", shown="the server's"),
     Flag("min_p", "float", "Min-p sampling.", shown="the server's", check=not_negative),
-    Flag("frequency_penalty", "float", "Frequency penalty.", shown="the server's"),
-    Flag("presence_penalty", "float", "Presence penalty.", shown="the server's"),
+    Flag("frequency_penalty", "float", "Frequency penalty.", shown="the server's", check=finite),
+    Flag("presence_penalty", "float", "Presence penalty.", shown="the server's", check=finite),
     Flag("repetition_penalty", "float", "Repetition penalty.", shown="the server's", check=positive),
     Flag(
         "ignore_eos",

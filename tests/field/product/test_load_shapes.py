@@ -4,6 +4,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import linear_regression
 from typing import Any
@@ -44,6 +45,14 @@ def test_an_open_loop_keeps_to_its_schedule_to_the_end(serve: Serve, bench: Benc
     assert lag.percentiles_ms["p50"] < 5
     assert "Dispatch lag: p50" in result.report.read_text()
     assert result.summary.whole.rates.target_per_s == 200
+
+
+@pytest.mark.parametrize("burstiness", ["inf", float("inf")])
+def test_an_infinite_burstiness_means_even_gaps(serve: Serve, bench: Bench, burstiness: Any) -> None:
+    result = bench(serve(ANSWER), request_rate=100, burstiness=burstiness, num_prompts=20)
+    planned = sorted(record.scheduled_ns for record in result.records)
+    assert {later - earlier for earlier, later in pairwise(planned)} == {10_000_000}
+    assert result.summary.whole.counts.ok == 20
 
 
 def test_steps_and_ramps_follow_their_rates(serve: Serve, bench: Bench) -> None:
