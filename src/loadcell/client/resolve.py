@@ -20,8 +20,12 @@ def resolve(endpoint: Endpoint) -> Endpoint:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
-        return msgspec.structs.replace(endpoint, addresses=())
+        found = []
     addresses = list(dict.fromkeys(Address(family=int(family), host=str(where[0]), port=int(where[1])) for family, _, _, _, where in found))
+    if _is_localhost(host):
+        # Both loopbacks, whatever this machine's hosts file knows of them (RFC 6761, 6.3).
+        both = Address(int(socket.AF_INET), "127.0.0.1", port), Address(int(socket.AF_INET6), "::1", port)
+        addresses += [address for address in both if address not in addresses]
     if len(addresses) > 1:
         # `localhost` is ::1 and 127.0.0.1, and servers often listen on one: try each here, not at every request.
         accepting = next((address for address in addresses if _accepts(address)), None)
@@ -39,7 +43,15 @@ def _peer(endpoint: Endpoint) -> tuple[str, int]:
     return parts.hostname, parts.port or 80
 
 
+def _is_localhost(host: str) -> bool:
+    name = host.lower().rstrip(".")
+    return name == "localhost" or name.endswith(".localhost")
+
+
 def _accepts(address: Address) -> bool:
-    with socket.socket(address.family, socket.SOCK_STREAM) as sock:
-        sock.settimeout(_TRIAL_S)
-        return sock.connect_ex((address.host, address.port)) == 0
+    try:
+        with socket.socket(address.family, socket.SOCK_STREAM) as sock:
+            sock.settimeout(_TRIAL_S)
+            return sock.connect_ex((address.host, address.port)) == 0
+    except OSError:  # a machine without that family
+        return False
