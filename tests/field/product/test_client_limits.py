@@ -68,6 +68,7 @@ def test_a_rate_that_the_cap_cannot_carry_is_never_called_valid(serve: Serve, be
     assert result.exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_client_out_of_descriptors_makes_the_run_invalid(serve: Serve, tmp_path: Path) -> None:
     """An open loop has no bound that could be checked before; what it then lacks is a limit of the client, not a failure of the server."""
     server = serve(chat_stream("a", first_ms=3000))
@@ -101,6 +102,7 @@ def test_too_low_a_hard_limit_is_refused_before_anything_is_sent(serve: Serve, t
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_client_that_is_kept_from_running_says_so(serve: Serve, tmp_path: Path) -> None:
     """Its worker is frozen for 80 ms again and again: answers wait for it, and the figures must not pass for the server's."""
     server = serve(chat_stream("a", "b", "c", first_ms=5, every_ms=5))

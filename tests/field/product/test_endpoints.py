@@ -220,6 +220,7 @@ def test_a_slow_answer_to_a_probe_is_an_answer(serve: Serve, bench: Bench) -> No
     assert not any(endpoint.ejections for endpoint in result.summary.endpoints)
 
 
+@pytest.mark.slow
 def test_the_limit_of_a_probe_can_be_set(serve: Serve, bench: Bench) -> None:
     slow, good = serve(ANSWER, {"/health": [(700.0, json_reply({}))]}), serve(chat_stream("a", "b", first_ms=30), HEALTHY)
     strict = bench(

@@ -131,6 +131,7 @@ def _rows(folder: Path, kind: str, count: int) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("endpoints", [1, 2])
 def test_hits_that_nobody_asked_for_make_a_run_suspect(bench: Bench, endpoints: int) -> None:
     """Two runs by hand with one seed: the second one finds its prompts in the cache, and the server's own counters tell."""

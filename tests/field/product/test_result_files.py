@@ -215,6 +215,7 @@ def test_a_run_stopped_by_hand_keeps_its_statistics(
     assert "report.md" in run.out
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait_for_what_is_in_flight(tmp_path: Path, strict_json: StrictJson) -> None:
     """Answers that would take a minute: the first signal gives them five seconds, the second none."""
     asked = threading.Event()
@@ -235,6 +236,7 @@ def test_a_second_signal_does_not_wait_for_what_is_in_flight(tmp_path: Path, str
     _assert_whole(tmp_path / "run", strict_json)
 
 
+@pytest.mark.slow
 def test_a_signal_before_the_first_request_leaves_nothing_behind(tmp_path: Path) -> None:
     asked = threading.Event()
 
@@ -252,6 +254,7 @@ def test_a_signal_before_the_first_request_leaves_nothing_behind(tmp_path: Path)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_was_killed_can_still_be_reported(busy: Any, tmp_path: Path, command: Command, workers: int) -> None:
     server, enough = busy

@@ -158,6 +158,7 @@ def test_a_model_list_behind_a_private_certificate_names_the_certificate(serve: 
         bench(server, num_prompts=2, model=None)
 
 
+@pytest.mark.slow
 def test_plain_http_to_an_https_port_is_a_failure_with_a_cause(serve: Serve, bench: Bench, tmp_path: Path) -> None:
     server = serve(ANSWER, tls=self_made_certificate(tmp_path).server)
     result = bench(f"http://{server.name}", num_prompts=2, concurrency=1)
