@@ -85,6 +85,7 @@ class Flights:
         self._n = count
         self._unsettled: deque[Exchange] = deque()
         self._retries: list[tuple[int, int, Work]] = []
+        self._slotless: deque[Work] = deque()
         self._parked: deque[tuple[int, Work]] = deque()
         self._order = 0
         self._picker = Picker(board, plan.worker, plan.spec, plan.seed)
@@ -96,7 +97,7 @@ class Flights:
     @property
     def idle(self) -> bool:
         """Nothing in flight, to be parsed, retried or waiting for an endpoint."""
-        return not (self._client.active or self._unsettled or self._retries or self._parked)
+        return not (self._client.active or self._unsettled or self._retries or self._slotless or self._parked)
 
     @property
     def behind(self) -> bool:
@@ -106,7 +107,9 @@ class Flights:
         """When something here wants to be looked at again; null: when an answer comes."""
         moments = []
         if self._retries:
-            moments.append(self._retries[0][0] if self._retries[0][2].holds_slot else max(self._retries[0][0], now_ns + 1_000_000))
+            moments.append(self._retries[0][0])
+        if self._slotless:
+            moments.append(now_ns + 1_000_000)
         if self._parked:
             moments.append(now_ns + 2_000_000)
         return min(moments, default=None)
@@ -122,12 +125,15 @@ class Flights:
     def go_on(self, now_ns: int) -> None:
         """Retries whose wait is over, and requests that no endpoint would take before."""
         while self._retries and self._retries[0][0] <= now_ns:
-            work = self._retries[0][2]
-            if not work.holds_slot:
-                if self._slots.take(now_ns) is None:
-                    break
-                work.holds_slot = True
-            heapq.heappop(self._retries)
+            work = heapq.heappop(self._retries)[2]
+            if work.holds_slot:
+                self._place(work, now_ns)
+            else:
+                # Those behind it may hold the very slots that it waits for: they must not wait for it.
+                self._slotless.append(work)
+        while self._slotless and self._slots.take(now_ns) is not None:
+            work = self._slotless.popleft()
+            work.holds_slot = True
             self._place(work, now_ns)
         for _ in range(len(self._parked)):
             since_ns, work = self._parked.popleft()
@@ -163,6 +169,8 @@ class Flights:
         """The load has ended: what waits for another try or for an endpoint is recorded as it stands."""
         while self._retries:
             self._finish(heapq.heappop(self._retries)[2], now_ns, None)
+        while self._slotless:
+            self._finish(self._slotless.popleft(), now_ns, None)
         while self._parked:
             self._finish(self._parked.popleft()[1], now_ns, "no_endpoint")
 
