@@ -53,7 +53,7 @@ class BenchResult(Struct, frozen=True):
         """One numpy array per figure, one row per request; times in ms, NaN where a figure does not exist."""
         from loadcell.metrics.columns import columns
 
-        return columns(self.records, open_loop=bool(self.facts.open_loop))
+        return columns(self.records, open_loop=self.facts.is_open_loop)
 
 
 def bench(**flags: Any) -> BenchResult:
