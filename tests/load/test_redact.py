@@ -1,27 +1,45 @@
-"""What a server repeats of what we sent it."""
+"""No secret reaches a file, and nothing else is hidden."""
 
-import pytest
+import json
 
-from loadcell.load.redact import HIDDEN, Secrets
+from loadcell.load.redact import HIDDEN, Secrets, redacted
+from loadcell.scenario import SamplingSpec, Scenario, TargetSpec
+from loadcell.schedule import ScheduleSpec
 
-KEY = "sk-0123456789"
-
-
-@pytest.mark.parametrize(
-    ("said", "kept"),
-    [
-        (f"bad key {KEY}", f"bad key {HIDDEN}"),
-        (f"got 'Bearer {KEY}'", f"got '{HIDDEN}'"),
-        (f"{KEY}{KEY}", f"{HIDDEN}{HIDDEN}"),
-        ("Bearer what", "Bearer what"),
-        ("version 2024", "version 2024"),
-        ("", ""),
-        (None, None),
-    ],
+SCENARIO = Scenario(
+    target=TargetSpec(
+        base_urls=("http://127.0.0.1/v1",),
+        headers=(("Authorization", "Bearer s3cret-key"), ("X-Org", "tenant-7")),
+        proxy="http://user:hunter22@proxy:3128",
+    ),
+    sampling=SamplingSpec(
+        extra_body={
+            "api_key": "s3cret-key",
+            "max_completion_tokens": 5,
+            "stop_token_ids": [1],
+            "nested": [{"password": "hunter22", "top_k": 3}],
+        }
+    ),
+    schedule=ScheduleSpec(trace_s=(0.0, 1.0)),
 )
-def test_values_of_headers_are_hidden_whole_and_by_word(said: str | None, kept: str | None) -> None:
-    assert Secrets([("Authorization", f"Bearer {KEY}"), ("X-Version", "2024")]).hidden_in(said) == kept
 
 
-def test_without_headers_nothing_is_hidden() -> None:
-    assert Secrets([]).hidden_in("as it stands") == "as it stands"
+def test_values_of_headers_keys_and_passwords_are_hidden():
+    text = json.dumps(redacted(SCENARIO))
+    for secret in ("s3cret", "tenant-7", "hunter22", "user"):
+        assert secret not in text
+    spec = redacted(SCENARIO)
+    assert spec["target"]["headers"] == [["Authorization", HIDDEN], ["X-Org", HIDDEN]]
+    assert spec["target"]["proxy"] == "http://proxy:3128"
+    assert spec["sampling"]["extra_body"]["max_completion_tokens"] == 5
+    assert spec["sampling"]["extra_body"]["stop_token_ids"] == [1]
+    assert spec["sampling"]["extra_body"]["nested"] == [{"password": HIDDEN, "top_k": 3}]
+    assert spec["schedule"]["trace_s"] == []
+    assert SCENARIO.sampling.extra_body["api_key"] == "s3cret-key"
+
+
+def test_a_servers_words_are_cleaned_of_what_we_sent_it():
+    secrets = Secrets(SCENARIO.target.headers)
+    assert secrets.hidden_in("Incorrect API key: s3cret-key (Bearer s3cret-key)") == f"Incorrect API key: {HIDDEN} ({HIDDEN})"
+    assert secrets.hidden_in("bad Bearer") == "bad Bearer"
+    assert secrets.hidden_in(None) is None
