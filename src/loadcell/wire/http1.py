@@ -247,6 +247,13 @@ class ResponseParser:
                     self._stage = _DATA_END
                 continue
             end = data.find(b"\n", at)
+            if self._stage == _SIZE and not self._buffer and (left := _SIZES.get(data[at : end + 1])):
+                # A size seen before, its chunk whole in this read: as most are.
+                stop = end + 1 + left
+                if data[stop : stop + 2] == b"\r\n":
+                    parts.append(data[end + 1 : stop])
+                    at = stop + 2
+                    continue
             if end < 0:
                 self._buffer += data[at:]
                 self._check_unfinished_line()
@@ -279,6 +286,8 @@ class ResponseParser:
         self._stage = _DATA if self.left else _TRAILER
         if line[0] == _ZERO and self.left:
             self.chunk_digits = len(line)
+        elif len(line) <= _KNOWN_DIGITS and len(_SIZES) < _MOST_SIZES:
+            _SIZES[line + b"\r\n"] = self.left
 
     def _end_line(self, line: bytes) -> None:
         """The line end after a chunk's data, or a line of the trailers."""
@@ -291,6 +300,12 @@ class ResponseParser:
         if self._trailer_bytes > MAX_HEADER_BYTES:
             raise InvalidResponseError(f"trailers longer than {MAX_HEADER_BYTES} bytes")
         self.complete = not line
+
+
+# Size lines read before, without padding or extensions -> the size; zero, which ends the body, is looked at closely each time.
+_SIZES: Final[dict[bytes, int]] = {}
+_KNOWN_DIGITS: Final = 3
+_MOST_SIZES: Final = 1 << 12
 
 
 @lru_cache(maxsize=1024)

@@ -13,6 +13,7 @@ from loadcell.wire.openai import NOT_PLAIN, MalformedError, Piece, PlainUsage, U
 NOT_TAKEN, SILENT, OUTPUT = 0, 1, 2
 FAILED_FINISH: Final = frozenset({"abort", "error"})
 _MAX_PIECES: Final = 1_024
+_MARK_ROOM: Final = 64  # more white space around `[DONE]` than this is not looked through
 
 
 class Tally:
@@ -145,7 +146,7 @@ class Tally:
             self.first_event_ns = stamp
         if self.saw_done:
             return False
-        if payload.strip() == b"[DONE]":
+        if len(payload) < _MARK_ROOM and payload.strip() == b"[DONE]":
             self.saw_done = True
             self.last_event_ns = self.done_ns = stamp
             return False
