@@ -18,7 +18,7 @@ from loadcell.load.plan import Fatal, FieldDropped, SpoolFds, Traffic, WorkerPla
 from loadcell.records import Request, RequestRecord
 from loadcell.schedule import ScheduleSpec
 from loadcell.testing.replies import HANG, chat_event, chat_stream, error_event, error_reply, sse
-from loadcell.testing.scripted_server import Received, ScriptedServer
+from loadcell.testing.scripted_server import Received, ScriptedServer, in_order
 from loadcell.wire.url import parse_endpoint
 
 OK = chat_stream("a", "b")
@@ -134,15 +134,14 @@ def test_slots_are_neither_lost_nor_exceeded_under_retries(script, slots):
 
 
 def test_a_retry_without_a_slot_does_not_stand_in_the_way_of_those_that_hold_one():
-    """Every answer fails once at its end, and once more by a 503: waiting retries of both kinds, with one slot and with several."""
-
-    def reply(request: Received):
-        return [CUT, REFUSED, OK][request.number % 3]
-
-    with flying(reply, slots=3, max_retries=8) as (flying_, _):
-        records = flying_.run(12)
-        assert flying_.slots.free == 3
-    assert len(records) == 12
+    """The first answer fails at its end, when its slot is the second request's; that one is refused, and waits longer, holding it."""
+    with flying(in_order(CUT, REFUSED, OK), slots=1, max_retries=2) as (flying_, _):
+        records = flying_.run(2)
+        assert flying_.slots.free == 1
+    assert sorted((record.index, *[attempt.outcome for attempt in record.attempts]) for record in records) == [
+        (0, "stream_error", "ok"),
+        (1, "http_5xx", "ok"),
+    ]
 
 
 def test_every_attempt_is_recorded_with_its_endpoint_and_control_hears_of_failures():
