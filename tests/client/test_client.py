@@ -230,7 +230,7 @@ def test_a_stream_that_never_ends_meets_the_total_timeout():
     script = sse(*[chat_event("a")] * 20, HANG)
     with ScriptedServer(script) as server, client_of(server, timeouts=Timeouts(total_s=5)) as client:
         exchange = start(client)
-        poll_until(client, lambda: exchange.last_output_ns())
+        poll_until(client, exchange.last_output_ns)
         client.scan(exchange.dispatched_ns + 5 * S)
         (answer,) = attempts(client.poll(0))
     assert answer.outcome == "total_timeout"

@@ -132,7 +132,8 @@ def test_a_length_that_cannot_be_had_is_reported_as_missed():
         assert abs(prompt.input_tokens - 127) <= 3
     lengths = workload.report().input
     assert (lengths.n, lengths.off_target) == (20, 20)
-    assert lengths.least_miss is not None and lengths.most_miss is not None
+    assert lengths.least_miss is not None
+    assert lengths.most_miss is not None
     assert 1 <= max(-lengths.least_miss, lengths.most_miss) <= 3
 
 

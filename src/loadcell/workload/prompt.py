@@ -61,7 +61,7 @@ class WorkloadReport(Struct, frozen=True):
 class LengthTally:
     """Running minimum, mean and maximum; a million prompts cost no memory."""
 
-    __slots__ = ("_max", "_min", "_misses", "_most_miss", "_least_miss", "_n", "_off", "_sum")
+    __slots__ = ("_least_miss", "_max", "_min", "_misses", "_most_miss", "_n", "_off", "_sum")
 
     def __init__(self) -> None:
         self._n = self._sum = self._max = self._off = self._misses = 0
