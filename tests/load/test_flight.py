@@ -17,12 +17,12 @@ from loadcell.load.flight import Flights, Samples
 from loadcell.load.plan import Fatal, FieldDropped, SpoolFds, Traffic, WorkerPlan
 from loadcell.records import Request, RequestRecord
 from loadcell.schedule import ScheduleSpec
-from loadcell.testing.replies import HANG, chat_event, chat_stream, error_event, error_reply, sse
+from loadcell.testing.replies import DONE, HANG, chat_event, chat_stream, error_event, error_reply, sse
 from loadcell.testing.scripted_server import Received, ScriptedServer, in_order
 from loadcell.wire.url import parse_endpoint
 
 OK = chat_stream("a", "b")
-CUT = sse(chat_event("a"), error_event())
+CUT = sse(chat_event("a"), error_event(), DONE, first_ms=10, every_ms=10)
 REFUSED = [(0.0, error_reply(503))]
 
 

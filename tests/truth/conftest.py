@@ -25,7 +25,7 @@ class Pair(Struct):
 
     def client_ns(self) -> list[int]:
         """When the chunks came, true to 1 µs."""
-        times, at = [], self.origin_ns // 1000 * 1000 + self.origin_ns % 1000
+        times, at = [], self.origin_ns
         for us in self.attempt.chunk_us:
             at += us * 1000
             times.append(at)

@@ -58,7 +58,7 @@ def test_a_constant_rate_does_not_drift(engines: Engines, load: Load, workers: i
     assert result.summary.whole.rates.achieved_per_s == pytest.approx(rate, rel=0.02)
 
 
-@pytest.mark.parametrize(("workers", "flags"), [(1, {}), (4, {}), (1, {"request_rate": 2000}), (4, {"request_rate": 2000})])
+@pytest.mark.parametrize(("workers", "flags"), [(1, {}), (3, {}), (1, {"request_rate": 2000}), (4, {"request_rate": 2000})])
 def test_the_cap_is_reached_and_never_exceeded(engines: Engines, load: Load, workers: int, flags: dict[str, Any]) -> None:
     engine = engines(ttft_ms=40.0, itl_ms=2.0)
     result = load(engine, prompts=160, tokens=5, concurrency=16, workers=workers, **flags)
@@ -80,8 +80,7 @@ def test_retries_hold_their_slot(engines: Engines, load: Load, workers: int) -> 
     assert len(lines) == result.summary.whole.counts.attempts
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("flags", [{"concurrency": 12}, {"request_rate": 300}])
+@pytest.mark.parametrize(("workers", "flags"), [(1, {"concurrency": 12}), (3, {"concurrency": 12}), (4, {"request_rate": 300})])
 def test_round_robin_goes_by_the_arrivals_number(
     engines: Engines, load: Load, number_of: Callable[[AccessLine], int], workers: int, flags: dict[str, Any]
 ) -> None:
