@@ -124,7 +124,7 @@ def check_records(records: list[Any], prompts: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(runs)
 def test_a_run_with_any_faults_keeps_every_invariant(run: dict[str, Any]) -> None:
     result, unmatched = measured(run)
