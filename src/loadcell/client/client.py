@@ -36,6 +36,9 @@ class Client:
     ) -> None:
         self.endpoints = list(endpoints)
         self.timeouts = timeouts
+        # No timeout but that of the connection can strike earlier than these after the request was sent.
+        self._silence_ns = round(min(timeouts.first_output_s, timeouts.idle_s) * 1e9)
+        self._total_ns = round(timeouts.total_s * 1e9)
         self.keep_text = keep_text
         self.active: dict[Exchange, None] = {}
         self.drain = Drain(self._on_event, self._on_lost, kernel_stamps)
@@ -95,13 +98,16 @@ class Client:
                 if overdue is not None:
                     self._end(exchange, overdue[0], overdue[1], now_ns)
 
-    def newest_output_ns(self, endpoint: int) -> int:
-        """When output was last seen of an endpoint's streams in flight; 0 for none. Parses the most recently read of them."""
-        streams = [exchange for exchange in self.active if exchange.endpoint.index == endpoint]
-        if not streams:
-            return 0
-        newest = max(streams, key=lambda exchange: exchange.stamps[-1] if exchange.stamps else exchange.reader.last_output_ns or 0)
-        return newest.last_output_ns() or 0
+    def newest_output_ns(self) -> list[int]:
+        """When output was last seen of each endpoint's streams in flight; 0 for none. Parses the most recently read one of each."""
+        newest: list[Exchange | None] = [None] * len(self.endpoints)
+        times = [0] * len(self.endpoints)
+        for exchange in self.active:
+            stamps, endpoint = exchange.stamps, exchange.endpoint.index
+            seen = stamps[-1] if stamps else exchange.output_seen_ns
+            if seen > times[endpoint]:
+                times[endpoint], newest[endpoint] = seen, exchange
+        return [0 if exchange is None else exchange.last_output_ns() or 0 for exchange in newest]
 
     def cancel_all(self, outcome: Outcome, error: str, now_ns: int) -> None:
         """End everything in flight; `poll` gives it back."""
@@ -166,7 +172,7 @@ class Client:
     def _sent(self, exchange: Exchange, connection: Connection, everything: bool) -> None:
         if everything:
             exchange.stage = "head"
-            exchange.check_ns = 0
+            exchange.check_ns = min((exchange.sent_ns or 0) + self._silence_ns, exchange.dispatched_ns + self._total_ns)
         self._want_write(connection, not everything)
 
     def _want_write(self, connection: Connection, wanted: bool) -> None:

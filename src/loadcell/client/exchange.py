@@ -37,6 +37,7 @@ class Exchange:
         "endpoint",
         "error",
         "left",
+        "output_seen_ns",
         "reader",
         "request",
         "sent_ns",
@@ -68,12 +69,14 @@ class Exchange:
         self.error: str | None = None
         self.stale_replays = 0
         self.check_ns = 0
+        self.output_seen_ns = 0
         self.dropped: tuple[str, ...] = ()
 
     def parse(self) -> None:
         """Give the reader what has been read since the last time."""
         if self.datas:
             self.reader.feed_many(self.datas, self.stamps, self.clock_reads)
+            self.output_seen_ns = self.reader.last_output_ns or 0
             # Emptied in place: the drain holds on to their `append`.
             self.datas.clear()
             del self.stamps[:]

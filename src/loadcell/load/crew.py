@@ -58,9 +58,12 @@ class Crew:
     def messages(self, timeout_s: float) -> Iterator[tuple[int, FromWorker | None]]:
         """What workers have said, waiting up to `timeout_s` for the first; (worker, null) once when one has died."""
         alive = [worker for worker in range(len(self)) if worker not in self.lost]
-        ready, _, _ = select.select([self._sockets[worker] for worker in alive], [], [], timeout_s)
+        waiting = select.poll()
         for worker in alive:
-            if self._sockets[worker] in ready:
+            waiting.register(self._sockets[worker], select.POLLIN)
+        ready = {fd for fd, _ in waiting.poll(timeout_s * 1000)}
+        for worker in alive:
+            if self._sockets[worker].fileno() in ready:
                 yield from self._read(worker)
 
     def _read(self, worker: int) -> Iterator[tuple[int, FromWorker | None]]:

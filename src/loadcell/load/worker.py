@@ -262,8 +262,7 @@ class Worker:
         """Ten times a second: timeouts, the board, and whether control still lives."""
         client, block = self._client, self._block
         client.scan(now)
-        for endpoint in range(len(self._plan.endpoints)):
-            newest = client.newest_output_ns(endpoint)
+        for endpoint, newest in enumerate(client.newest_output_ns()):
             if newest > block.get_at(PerEndpoint.LAST_TOKEN_NS, endpoint):
                 block.put_at(PerEndpoint.LAST_TOKEN_NS, endpoint, newest)
         block.put(OfWorker.IN_FLIGHT, len(client.active))
