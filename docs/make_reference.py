@@ -11,8 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 import typer
 
-from loadcell.cli.bench import default_of, metavar_of
 from loadcell.cli.main import VERBS
+from loadcell.cli.options import default_of, metavar_of
 from loadcell.client.limits import Timeouts
 from loadcell.endpoint.spec import EndpointSpec
 from loadcell.flags.flag import Flag

@@ -1,21 +1,18 @@
-"""`loadcell bench`: the flags' table as a typer command. What the flags mean is `loadcell.flags`' business."""
+"""`loadcell bench`: a run of what the flags ask for. What the flags mean is `loadcell.flags`' business."""
 
-import inspect
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from loadcell.client.limits import Timeouts
-from loadcell.flags.flag import Flag
-from loadcell.flags.table import ALIASES, ALREADY_SO, FLAGS, PANELS, aliases_of
+from loadcell.flags.table import EVERY, FLAGS
 
+TABLE = EVERY
 LISTS = tuple(flag.spelling for flag in FLAGS.values() if flag.kind == "texts" and flag.name != "slo")
 
 
-def bench(**given: Any) -> None:
+def bench(**given: Any) -> int:
     """Load one or many endpoints, and report what they deliver.
 
     The run is written to a folder: its records, a summary in JSON, and a report in Markdown. The flags of vllm bench serve that keep
@@ -46,7 +43,7 @@ def bench(**given: Any) -> None:
         out = sys.stderr if output.output_file == "-" else sys.stdout
         show(result.summary, out)
         print(f"\n{result.report}", file=out)
-    raise typer.Exit(result.exit_code)
+    return result.exit_code
 
 
 def _timeouts(limits: Timeouts) -> str:
@@ -63,54 +60,3 @@ def _notices(given: Mapping[str, Any], key_variable: str) -> Iterator[str]:
     yield from filter(None, map(any_address_notice, addresses))
     if given.get("api_key_env") and not os.environ.get(key_variable):
         yield f"{key_variable} is not set: requests carry no key"
-
-
-def default_of(flag: Flag) -> str | None:
-    """What texts print as the flag's default; null where its absence says it all."""
-    if flag.shown is not None:
-        return flag.shown
-    if flag.default is None:
-        return None
-    if flag.kind == "switch":
-        return "on" if flag.default else "off"
-    return f"{flag.default:g}" if isinstance(flag.default, float) else str(flag.default)
-
-
-def words_of(flag: Flag) -> str:
-    """The flag's help with its other names and its default."""
-    also = ", ".join(alias.spelling for alias in aliases_of(flag.name))
-    default = default_of(flag)
-    return flag.help + (f" (Also {also}.)" if also else "") + (f" [default: {default}]" if default else "")
-
-
-def metavar_of(flag: Flag) -> str | None:
-    """What stands for the value in texts; null for a switch."""
-    if flag.kind == "switch":
-        return None
-    return flag.metavar or "|".join(flag.choices) or {"int": "N", "float": "X"}.get(flag.kind, "TEXT")
-
-
-def _option(flag: Flag, panel: str, hidden: bool = False) -> inspect.Parameter:
-    """Every value reaches `scenario_from_flags` as text: one place converts it, and says what is wrong with it."""
-    names = [flag.spelling]
-    kind: Any = str | None
-    if flag.kind == "switch":
-        kind = bool | None
-        names = [f"{flag.spelling}/--{flag.off[0]}", *(f" /--{name}" for name in flag.off[1:])] if flag.off else names
-    elif flag.kind == "texts":
-        kind = list[str] | None
-    words = words_of(flag).replace("[", "\\[")  # typer reads help as rich's markup
-    option = typer.Option(*names, help=words, rich_help_panel=panel, show_default=False, metavar=metavar_of(flag), hidden=hidden)
-    return inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
-
-
-def _parameters() -> list[inspect.Parameter]:
-    shown = [_option(flag, panel) for panel, flags in PANELS.items() for flag in flags]
-    others = [*ALIASES.values(), *(Flag(name, "switch", why) for name, why in ALREADY_SO.items())]
-    return shown + [_option(flag, "", hidden=True) for flag in others]
-
-
-_PARAMETERS = _parameters()
-# typer reads both: the signature for the order, the annotations for the types.
-bench.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
-bench.__annotations__ = {parameter.name: parameter.annotation for parameter in _PARAMETERS}

@@ -56,15 +56,30 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _run_verb(verb: str, words: Sequence[str]) -> int:
-    import typer
-
     from loadcell.cli.argv import normal
 
     module = import_module(VERBS[verb][0])
-    command = _command(verb, getattr(module, verb))
+    function, table = getattr(module, verb), getattr(module, "TABLE", None)
+    words = normal(words, getattr(module, "LISTS", ()))
+    if table is not None:
+        from loadcell.cli.plain import values_of
+
+        given = values_of(words, table)
+        if given is not None:
+            return int(function(**given))
+        from loadcell.cli.options import with_options
+
+        function = with_options(function, table)
+    return _run_typer(verb, function, words)
+
+
+def _run_typer(verb: str, function: Callable[..., Any], words: list[str]) -> int:
+    import typer
+
+    command = _command(verb, function)
     usage_error = cast(type[Exception], typer.BadParameter.__bases__[0])  # typer's UsageError, wherever its version keeps it
     try:
-        result = command.main(normal(words, getattr(module, "LISTS", ())), prog_name=f"loadcell {verb}", standalone_mode=False)
+        result = command.main(words, prog_name=f"loadcell {verb}", standalone_mode=False)
     except typer.Abort:
         return INTERRUPTED
     except usage_error as error:

@@ -434,6 +434,14 @@ _ALIASES: Final = (
 )
 ALIASES: Final[dict[str, Flag]] = {flag.name: flag for flag in _ALIASES}
 
+# All that a command line may hold: the flags in order, then those that its help does not list.
+EVERY: Final = (*FLAGS.values(), *_ALIASES, *(Flag(name, "switch", why) for name, why in ALREADY_SO.items()))
+
 
 def aliases_of(name: str) -> tuple[Flag, ...]:
     return tuple(flag for flag in _ALIASES if flag.alias_of == name)
+
+
+def panel_of(flag: Flag) -> str | None:
+    """The heading under which help lists the flag; null for one that it does not list."""
+    return next((panel for panel, flags in PANELS.items() if flag in flags), None)
