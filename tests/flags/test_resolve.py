@@ -377,3 +377,24 @@ def test_every_flag_changes_something_or_is_checked_elsewhere() -> None:
 
     source = "".join(Path(str(module.__file__)).read_text() for module in (resolve, target))
     assert [name for name in FLAGS if f'"{name}"' not in source] == []
+
+
+@pytest.mark.parametrize("name", [name for name, flag in FLAGS.items() if flag.kind == "int" or flag.metavar == "SECONDS"])
+def test_no_number_is_so_large_that_a_counter_or_a_clock_breaks(name: str) -> None:
+    assert refusal(**{name: str(10**23)}).startswith(f"{FLAGS[name].spelling} 1")
+
+
+def test_workers_are_no_fork_bomb() -> None:
+    assert refusal(workers="1000000") == "--workers 1000000: must lie in 1..1024"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"model": "m\udcff"}, {"cell": "\ud800"}, {"metadata": ["k=\udcff"]}, {"metadata": {"k": "\udcff"}}, {"extra_body": '{"\\ud800": 1}'}],
+)
+def test_what_no_file_can_hold_is_refused_in_a_line_that_can_be_printed(given: dict[str, Any]) -> None:
+    assert "no UTF-8" in refusal(**given).encode().decode()
+
+
+def test_a_header_is_not_repeated_when_it_is_refused() -> None:
+    assert "sesame" not in refusal(header=["K=sesame\udcff"])

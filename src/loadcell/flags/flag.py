@@ -10,6 +10,9 @@ from msgspec import Struct
 from loadcell.errors import UserError
 
 Kind = Literal["int", "float", "text", "switch", "texts", "object"]
+_MOST: Final = 1_000_000_000  # counts, lengths, and seconds (31 years): stamps are 63 bits of ns, and deadlines are sums of several
+_MOST_SEED: Final = (1 << 63) - 1
+_SECRET: Final = ("header", "proxy")  # never repeated
 
 
 class Flag(Struct, frozen=True):
@@ -49,13 +52,20 @@ class Flag(Struct, frozen=True):
             raise self.refusal(given, f"{wrong}{also}") from None
         if self.choices and value not in self.choices:
             raise self.refusal(given, f"choose one of {', '.join(self.choices)}")
-        complaint = self.check(value) if self.check else None
+        complaint = (self.check(value) if self.check else None) or self._too_much(value)
         if complaint:
             raise self.refusal(given, complaint)
         return value
 
+    def _too_much(self, value: Any) -> str | None:
+        """What is finite and still more than clocks and counters carry. Rates are judged with their schedule."""
+        most = _MOST_SEED if self.name == "seed" else _MOST
+        counted = self.kind == "int" or (self.kind == "float" and self.metavar == "SECONDS")
+        return f"must be {most} at most" if counted and most < abs(value) < math.inf else None
+
     def refusal(self, given: Any, complaint: str) -> UserError:
-        return UserError(f"{self.spelling} {given}: {complaint}")
+        shown = "" if self.name in _SECRET else f" {str(given).encode(errors='backslashreplace').decode()}"
+        return UserError(f"{self.spelling}{shown}: {complaint}")
 
 
 def spelling(name: str) -> str:
@@ -88,7 +98,7 @@ def _text(given: Any) -> str:
     text = str(given)
     if not text or "\0" in text:
         raise ValueError("expected a text that is not empty")
-    return text
+    return _encodable(text)
 
 
 def _switch(given: Any) -> bool:
@@ -100,8 +110,8 @@ def _switch(given: Any) -> bool:
 def _texts(given: Any) -> list[str]:
     """A mapping reads as KEY=VALUE pairs, one text as a list of one."""
     if isinstance(given, Mapping):
-        return [f"{key}={value}" for key, value in given.items()]
-    return [given] if isinstance(given, str) else [str(item) for item in given]
+        given = [f"{key}={value}" for key, value in given.items()]
+    return [_encodable(item) for item in ([given] if isinstance(given, str) else map(str, given))]
 
 
 def _object(given: Any) -> dict[str, Any]:
@@ -114,7 +124,15 @@ def _object(given: Any) -> dict[str, Any]:
         raise ValueError("expected a JSON object such as '{\"top_k\": 20}'")
     if not _is_finite(given):
         raise ValueError("JSON knows neither NaN nor Infinity")
+    _encodable(json.dumps(given, ensure_ascii=False, default=str))
     return dict(given)
+
+
+def _encodable(text: str) -> str:
+    """A lone surrogate, which is how Python shows a byte that is no UTF-8, fits into no file and no request."""
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError("holds bytes that are no UTF-8, or half a surrogate pair")
+    return text
 
 
 def _is_finite(value: Any) -> bool:
@@ -153,6 +171,10 @@ def not_negative(value: float) -> str | None:
 
 def rate(value: float) -> str | None:
     return None if value > 0 else "must be more than 0, or inf for all at once"
+
+
+def workers(value: int) -> str | None:
+    return None if 1 <= value <= 1024 else "must lie in 1..1024"
 
 
 def port(value: int) -> str | None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from loadcell.client.limits import Timeouts
 from loadcell.endpoint.spec import EndpointSpec, Strategy
-from loadcell.flags.flag import Flag, finite, not_negative, port, positive, rate
+from loadcell.flags.flag import Flag, finite, not_negative, port, positive, rate, workers
 from loadcell.schedule import Arrival
 from loadcell.workload.spec import DatasetName, Distribution
 
@@ -155,7 +155,7 @@ _LOAD: Final = (
         "int",
         "Processes that send the load. More than one only where one core does not carry it.",
         default=1,
-        check=positive,
+        check=workers,
         metavar="N",
     ),
     Flag("max_failures", "int", "Stop the run after this many failed requests.", shown="no limit", check=positive, metavar="N"),
