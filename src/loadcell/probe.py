@@ -6,14 +6,10 @@ a server that trickles bytes cannot stretch it. What the world does wrong stands
 
 import base64
 import functools
-import http.client
-import io
 import socket
-import ssl
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
-from typing import Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -22,11 +18,16 @@ from msgspec import Struct
 from loadcell.clock import NS_PER_S, Clock, MonotonicClock
 from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.records import Address, Endpoint
+from loadcell.wire.http1 import ResponseParser
+
+if TYPE_CHECKING:
+    import ssl  # takes a while to load, and many a run speaks no TLS
 
 Headers = Sequence[tuple[str, str]]
 Answer = TypeVar("Answer")
 
 BODY_CAP: Final = 16 << 20  # bytes; a /metrics page with many label values reaches a few MB
+_READ_SIZE: Final = 1 << 16
 _POLL_NS: Final = NS_PER_S // 2
 
 
@@ -44,11 +45,11 @@ class Get(Protocol):
     """The seam: `get` below, or a fake."""
 
     def __call__(
-        self, endpoint: Endpoint, path: str, timeout_s: float, headers: Headers = (), tls: ssl.SSLContext | None = None
+        self, endpoint: Endpoint, path: str, timeout_s: float, headers: Headers = (), tls: "ssl.SSLContext | None" = None
     ) -> ProbeResult: ...
 
 
-def get(endpoint: Endpoint, path: str, timeout_s: float, headers: Headers = (), tls: ssl.SSLContext | None = None) -> ProbeResult:
+def get(endpoint: Endpoint, path: str, timeout_s: float, headers: Headers = (), tls: "ssl.SSLContext | None" = None) -> ProbeResult:
     """GET `path` (absolute) of `endpoint`, at most `timeout_s` seconds from connect to the last byte. No redirect is followed.
 
     `tls` null: the system's trusted authorities. A body beyond `BODY_CAP` is cut there.
@@ -65,8 +66,8 @@ def get(endpoint: Endpoint, path: str, timeout_s: float, headers: Headers = (), 
         error = "connection refused"
     except OSError as failure:  # ssl.SSLError is one
         error = failure.strerror or str(failure) or type(failure).__name__
-    except (http.client.HTTPException, ValueError) as failure:
-        error = f"no HTTP answer ({type(failure).__name__}: {failure})"
+    except ValueError as failure:
+        error = f"no HTTP answer ({failure})"
     return ProbeResult(status, body, (clock.now_ns() - began_ns) / NS_PER_S, error, began_ns)
 
 
@@ -85,32 +86,7 @@ class _Deadline:
         connection.settimeout(left_s / share)
 
 
-class _Reader(io.RawIOBase):
-    """A socket's bytes under a deadline."""
-
-    def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
-        self._connection = connection
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # io always passes a memoryview
-        self._deadline.arm(self._connection)
-        return self._connection.recv_into(buffer)
-
-
-class _Answering:
-    """The one method of a socket that `http.client.HTTPResponse` uses."""
-
-    def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
-        self._reader = io.BufferedReader(_Reader(connection, deadline))
-
-    def makefile(self, _mode: str) -> io.BufferedIOBase:
-        return self._reader
-
-
-def _exchange(endpoint: Endpoint, path: str, headers: Headers, tls: ssl.SSLContext | None, deadline: _Deadline) -> tuple[int, bytes]:
+def _exchange(endpoint: Endpoint, path: str, headers: Headers, tls: "ssl.SSLContext | None", deadline: _Deadline) -> tuple[int, bytes]:
     proxy = None if is_loopback(endpoint.host) else endpoint.proxy
     with _connect(_proxy_addresses(proxy) if proxy else endpoint.addresses, deadline) as bare:
         connection = bare
@@ -124,11 +100,7 @@ def _exchange(endpoint: Endpoint, path: str, headers: Headers, tls: ssl.SSLConte
             target = f"http://{_authority(endpoint)}{path}" if absolute else path
             own = [("Proxy-Authorization", auth)] if absolute and (auth := _proxy_authorization(proxy or "")) else []
             _send(connection, "GET", target, [("Host", _authority(endpoint)), *own, ("Accept", "*/*"), *headers], deadline)
-            response = _response(connection, deadline, "GET")
-            body = response.read(BODY_CAP)
-            if response.length and len(body) < BODY_CAP:  # read(n) is silent about a body that ends early
-                raise http.client.IncompleteRead(body, response.length)
-            return response.status, body
+            return _receive(connection, deadline)
 
 
 def _connect(addresses: Sequence[Address], deadline: _Deadline) -> socket.socket:
@@ -152,7 +124,7 @@ def _tunnel(connection: socket.socket, endpoint: Endpoint, proxy: str, deadline:
     authority = f"{_bracketed(endpoint.host)}:{endpoint.port}"
     auth = _proxy_authorization(proxy)
     _send(connection, "CONNECT", authority, [("Host", authority), *([("Proxy-Authorization", auth)] if auth else [])], deadline)
-    status = _response(connection, deadline, "CONNECT").status
+    status, _ = _receive(connection, deadline, head_only=True)
     if status != 200:
         raise OSError(f"the proxy answered {status} to CONNECT")
 
@@ -164,10 +136,25 @@ def _send(connection: socket.socket, method: str, target: str, headers: Headers,
     connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
 
 
-def _response(connection: socket.socket, deadline: _Deadline, method: str) -> http.client.HTTPResponse:
-    response = http.client.HTTPResponse(cast("socket.socket", _Answering(connection, deadline)), method=method)
-    response.begin()
-    return response
+def _receive(connection: socket.socket, deadline: _Deadline, *, head_only: bool = False) -> tuple[int, bytes]:
+    """Status and body of one response; of a tunnel's, the status alone. Raises OSError, ValueError where it is no HTTP or ends early."""
+    parser, body = ResponseParser(), bytearray()
+    while not parser.complete and not (head_only and parser.head) and len(body) < BODY_CAP:
+        deadline.arm(connection)
+        data = connection.recv(_READ_SIZE)
+        if not data:
+            if parser.head is None:
+                raise OSError("the server closed the connection without an answer")
+            parser.eof()
+            if not parser.complete:
+                raise OSError("the answer ended early")
+        body += parser.feed(data)
+        if parser.head is not None and parser.head.coding:
+            return parser.head.status, b""  # compressed although nobody asked for that: the status is all that it tells
+        if parser.invalid is not None:
+            raise ValueError(parser.invalid)
+    assert parser.head is not None
+    return parser.head.status, bytes(body[:BODY_CAP])
 
 
 def _authority(endpoint: Endpoint) -> str:
@@ -207,7 +194,9 @@ def _proxy_authorization(proxy: str) -> str | None:
 
 
 @functools.cache
-def _system_tls() -> ssl.SSLContext:
+def _system_tls() -> "ssl.SSLContext":
+    import ssl
+
     return ssl.create_default_context()
 
 
@@ -227,7 +216,7 @@ class Models(Struct, frozen=True):
     error: str | None
 
 
-def list_models(endpoint: Endpoint, timeout_s: float, headers: Headers = (), tls: ssl.SSLContext | None = None, ask: Get = get) -> Models:
+def list_models(endpoint: Endpoint, timeout_s: float, headers: Headers = (), tls: "ssl.SSLContext | None" = None, ask: Get = get) -> Models:
     """GET the model list (`endpoint.models_target`)."""
     result = ask(endpoint, endpoint.models_target, timeout_s, headers, tls)
     if result.status != 200:
@@ -240,13 +229,13 @@ def list_models(endpoint: Endpoint, timeout_s: float, headers: Headers = (), tls
 
 
 def discover_model(
-    endpoints: Sequence[Endpoint], timeout_s: float, headers: Headers = (), tls: ssl.SSLContext | None = None, ask: Get = get
+    endpoints: Sequence[Endpoint], timeout_s: float, headers: Headers = (), tls: "ssl.SSLContext | None" = None, ask: Get = get
 ) -> str:
     """The first model that the endpoints serve. All are asked at once; those that do not answer are left out.
 
     Raises UserError when the lists differ or none names a model, EnvironmentFailure when nobody answered.
     """
-    answers = _of_all(endpoints, lambda endpoint: list_models(endpoint, timeout_s, headers, tls, ask))
+    answers = ask_all(endpoints, lambda endpoint: list_models(endpoint, timeout_s, headers, tls, ask))
     lists = {endpoint.name: models.ids for endpoint, models in zip(endpoints, answers, strict=True) if models.ids}
     if not lists:
         said = "; ".join(f"{endpoint.name}: {models.error}" for endpoint, models in zip(endpoints, answers, strict=True))
@@ -259,7 +248,7 @@ def discover_model(
 
 
 def scrape(
-    endpoint: Endpoint, timeout_s: float, headers: Headers = (), tls: ssl.SSLContext | None = None, path: str = "/metrics", ask: Get = get
+    endpoint: Endpoint, timeout_s: float, headers: Headers = (), tls: "ssl.SSLContext | None" = None, path: str = "/metrics", ask: Get = get
 ) -> str | None:
     """The text of the endpoint's metrics page; null when it gives none."""
     result = ask(endpoint, endpoint.root + path, timeout_s, headers, tls)
@@ -274,7 +263,7 @@ def wait_ready(
     health_path: str = "/health",
     probe_timeout_s: float = 5.0,
     headers: Headers = (),
-    tls: ssl.SSLContext | None = None,
+    tls: "ssl.SSLContext | None" = None,
     ask: Get = get,
 ) -> None:
     """Return when every endpoint answers light GETs; poll twice a second. A 5xx (503: still loading) is not ready.
@@ -295,7 +284,7 @@ def wait_ready(
                 return None
             return result.error or f"status {result.status}"
 
-        reasons = _of_all(waiting, not_ready)
+        reasons = ask_all(waiting, not_ready)
         late = [(endpoint, reason) for endpoint, reason in zip(waiting, reasons, strict=True) if reason is not None]
         if not late:
             return
@@ -306,7 +295,11 @@ def wait_ready(
         clock.sleep_until(began_ns + _POLL_NS)
 
 
-def _of_all(endpoints: Sequence[Endpoint], ask: Callable[[Endpoint], Answer]) -> list[Answer]:
+def ask_all(endpoints: Sequence[Endpoint], ask: Callable[[Endpoint], Answer]) -> list[Answer]:
     """Ask all endpoints at once; answers in their order."""
+    if len(endpoints) == 1:
+        return [ask(endpoints[0])]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max_workers=max(1, len(endpoints)), thread_name_prefix="probe") as pool:
         return list(pool.map(ask, endpoints))

@@ -14,7 +14,8 @@ from loadcell.metrics.facts import RunFacts
 from loadcell.metrics.summarize import summarize
 from loadcell.metrics.summary import summary_schema
 from loadcell.records import RequestRecord
-from loadcell.report.files import refuse_existing, vllm_path, write_derived, write_seed, write_vllm
+from loadcell.report.existing import refuse_existing
+from loadcell.report.files import vllm_path, write_derived, write_seed, write_vllm
 from loadcell.report.vllm import VllmOptions
 
 OPTIONS = VllmOptions(date="20260710-084500", backend="openai-chat", model_id="m")

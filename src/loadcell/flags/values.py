@@ -1,7 +1,6 @@
 """Values by name, as they were given -> values by flag, checked one by one. Conflicts between flags are the next step's."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from loadcell.errors import UserError
@@ -73,5 +72,7 @@ def unknown(name: str) -> str:
     instead = substitute_for(name)
     if instead:
         return f"{spelling(name)} has no meaning here: {instead}"
+    from difflib import get_close_matches
+
     near = get_close_matches(name, [*FLAGS, *ALIASES, *ALREADY_SO], n=1)
     return f"unknown flag {spelling(name)}" + (f": did you mean {spelling(near[0])}?" if near else ": see `loadcell bench --help`")

@@ -6,9 +6,9 @@ What is wrong with the input is raised here, before a file or a process is made.
 import math
 import os
 import resource
-import ssl
 from array import array
 from bisect import bisect_right
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +29,9 @@ from loadcell.wire.url import any_address_notice, parse_endpoint
 from loadcell.workload import Prompt, Purpose, Tokenizer, WordTokenizer, Workload, local_tokenizer, open_workload
 from loadcell.workload import validate as validate_workload
 
+if TYPE_CHECKING:
+    import ssl
+
 _SPARE_DESCRIPTORS = 128
 _MODELS_TIMEOUT_S = 10.0
 _WARMUP_CONCURRENCY = 16
@@ -39,7 +42,7 @@ class Target(Struct, frozen=True):
 
     endpoints: list[Endpoint]
     headers: list[tuple[str, str]]
-    tls: ssl.SSLContext | None
+    tls: "ssl.SSLContext | None"
     kernel_stamps: bool
     notices: list[str]
 

@@ -1,16 +1,17 @@
 """Scrapes of the servers' own counters before and after a load, outside it: what purity and prefix-cache figures are made of."""
 
-import ssl
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from loadcell.clock import Clock
 from loadcell.metrics.exposition import Scrape, parse_metrics, prefix_cache_facts, purity_facts
 from loadcell.metrics.facts import PrefixCacheFacts, PurityFacts
-from loadcell.probe import scrape
+from loadcell.probe import ask_all, scrape
 from loadcell.records import Endpoint
+
+if TYPE_CHECKING:
+    import ssl
 
 _TIMEOUT_S: Final = 2.0
 _SETTLE_NS: Final = 5_000_000_000
@@ -20,7 +21,7 @@ _PAUSE_NS: Final = 150_000_000
 class QuietScrapes:
     """`begin` before the warm-up, `end` after the drain. An endpoint that shows no metrics costs one GET."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], headers: Sequence[tuple[str, str]], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], headers: Sequence[tuple[str, str]], tls: "ssl.SSLContext | None") -> None:
         self._endpoints, self._headers, self._tls = list(endpoints), list(headers), tls
         self._texts: list[str | None] = [None] * len(self._endpoints)
         self._thread: threading.Thread | None = None
@@ -74,8 +75,7 @@ class QuietScrapes:
 
     def _scrape_all(self, endpoints: Sequence[Endpoint]) -> list[str | None]:
         self.sent += len(endpoints)
-        with ThreadPoolExecutor(max_workers=max(1, len(endpoints))) as pool:
-            return list(pool.map(lambda endpoint: scrape(endpoint, _TIMEOUT_S, self._headers, self._tls), endpoints))
+        return ask_all(endpoints, lambda endpoint: scrape(endpoint, _TIMEOUT_S, self._headers, self._tls))
 
 
 def _quiet(before: Scrape | None, now: Scrape | None) -> bool:

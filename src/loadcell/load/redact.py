@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from loadcell.scenario import Scenario
+if TYPE_CHECKING:  # a worker hides secrets too, and has no use for all that a scenario is made of
+    from loadcell.scenario import Scenario
 
 HIDDEN: Final = "[redacted]"
 _SHORTEST_SECRET: Final = 8  # a shorter value, such as a version, is more often a word of the language than a secret
@@ -30,7 +31,7 @@ class Secrets:
         return text
 
 
-def redacted(scenario: Scenario) -> dict[str, Any]:
+def redacted(scenario: "Scenario") -> dict[str, Any]:
     """The scenario as plain data. A trace is left out: it is the data set's, and may be long."""
     spec: dict[str, Any] = msgspec.to_builtins(scenario)
     spec["target"]["headers"] = [[name, HIDDEN] for name, _ in scenario.target.headers]

@@ -7,7 +7,6 @@ process memory, and a worker needs no round trip to get the next one.
 import fcntl
 import os
 import struct
-import tempfile
 from array import array
 from pathlib import Path
 from typing import Final
@@ -29,6 +28,8 @@ class SpoolWriter:
     """Control's end of one phase. A request may be taken up once `publish` has returned."""
 
     def __init__(self, folder: Path) -> None:
+        import tempfile  # not at the top: a worker reads spools, and starts sooner without
+
         self._folder = folder
         try:
             self._bodies = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - lives as long as the run

@@ -1,7 +1,6 @@
 """The board -> snapshots for a display: rates over the last second, medians of the last samples, time left."""
 
 from collections import deque
-from statistics import median
 
 from loadcell.clock import NS_PER_S
 from loadcell.endpoint.board import Board, OfWorker
@@ -66,4 +65,4 @@ class Progress:
 
 
 def _median_ms(us: list[int]) -> float | None:
-    return median(us) / 1000 if us else None
+    return sorted(us)[len(us) // 2] / 1000 if us else None

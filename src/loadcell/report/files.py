@@ -4,7 +4,6 @@ Every file appears whole or not at all: it is written beside its name, then rena
 """
 
 import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from loadcell.metrics.facts import RunFacts
 from loadcell.metrics.summary import Summary
 from loadcell.records import RequestRecord
 from loadcell.report import markdown, seed, vllm
+from loadcell.report.existing import is_stream
 from loadcell.report.vllm import VllmOptions
 
 SUMMARY_NAME: Final = "summary.json"
@@ -36,16 +36,6 @@ def write_derived(run_dir: Path, summary: Summary) -> tuple[Path, Path]:
     return paths
 
 
-def refuse_existing(path: str | Path, flag: str, remedy: str) -> None:
-    """UserError when `path` is there already. Call it before the run: nobody should learn of it an hour later.
-
-    `-` (standard output) and devices or pipes are always fine.
-    """
-    if _is_stream(path) or not Path(path).exists():
-        return
-    raise UserError(f"{flag} {path}: the file exists and is not overwritten; {remedy}")
-
-
 def write_seed(path: str | Path, records: Iterable[RequestRecord], facts: RunFacts, *, overwrite: bool = False) -> None:
     """Write the multi-service client's JSONL to `path`, `-` for standard output."""
     _write_new(path, seed.encode(records, facts), "--output-file", "choose another name or add --overwrite", overwrite=overwrite)
@@ -59,7 +49,7 @@ def vllm_path(options: VllmOptions, result_dir: str | None, result_filename: str
 def write_vllm(path: str | Path, records: Iterable[RequestRecord], facts: RunFacts, options: VllmOptions, *, append: bool = False) -> None:
     """Write vLLM's result JSON to a new file; `append` adds it as a further line of one that may exist. `records`: as `vllm.encode`."""
     pieces = vllm.encode(records, facts, options)
-    if append and not _is_stream(path):
+    if append and not is_stream(path):
         _append_line(Path(path), pieces)
     else:
         _write_new(path, pieces, "--result-filename", "choose another --result-filename, or --append-result to add to it", overwrite=False)
@@ -67,7 +57,7 @@ def write_vllm(path: str | Path, records: Iterable[RequestRecord], facts: RunFac
 
 def _write_new(path: str | Path, pieces: Iterable[bytes], flag: str, remedy: str, *, overwrite: bool) -> None:
     with _failures_named(path):
-        if _is_stream(path):
+        if is_stream(path):
             _write_stream(path, pieces)
             return
         target = Path(path)
@@ -123,17 +113,6 @@ def _write_pieces(out: BinaryIO, pieces: Iterable[bytes]) -> None:
             held.clear()
     out.write(held)
     out.flush()
-
-
-def _is_stream(path: str | Path) -> bool:
-    """Standard output, or something that is no regular file (a pipe, /dev/null): nothing to overwrite there."""
-    if str(path) == "-":
-        return True
-    try:
-        mode = Path(path).stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
 
 
 def _write_stream(path: str | Path, pieces: Iterable[bytes]) -> None:
