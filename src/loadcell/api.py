@@ -5,6 +5,7 @@ result = loadcell.bench(base_url=["http://127.0.0.1:8000"], concurrency=32, num_
 result.summary.verdict, result.columns()["ttft_ms"]
 """
 
+import contextlib
 import os
 import re
 import time
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from loadcell.metrics.facts import RunFacts
     from loadcell.metrics.summary import Summary
     from loadcell.recordlog import Log
+
+_RUNS = "runs"
 
 
 class BenchResult(Struct, frozen=True):
@@ -134,7 +137,7 @@ def _exports(scenario: Scenario, output: OutputSpec, facts: "RunFacts", log: "Lo
 
 def _refuse_early(scenario: Scenario, output: OutputSpec) -> None:
     """Files that would be in the way are found before the run, not an hour later."""
-    from loadcell.report.files import refuse_existing
+    from loadcell.report.existing import refuse_existing
 
     if output.output_file and not output.overwrite:
         refuse_existing(output.output_file, "--output-file", "choose another name or add --overwrite")
@@ -157,7 +160,7 @@ def make_folder(output: OutputSpec) -> Path:
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", output.name).strip("-.") or "bench"
     stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}"
     for number in range(1, 1000):
-        folder = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        folder = Path(_RUNS) / (stem if number == 1 else f"{stem}-{number}")
         if not folder.exists():
             try:
                 return _made(folder, exist_ok=False)
@@ -178,9 +181,17 @@ def _made(folder: Path, *, exist_ok: bool) -> Path:
 
 def _remove_if_empty(folder: Path) -> None:
     """A run that never began leaves no folder behind; whatever holds a record stays."""
-    for file in folder.glob("*"):
-        if file.is_dir() or (file.stat().st_size and file.name.endswith(".jsonl") and b'"index"' in file.read_bytes()[: 1 << 20]):
-            return
+    if any(file.is_dir() or (file.name.startswith("records.") and _lines_after_the_first(file)) for file in folder.glob("*")):
+        return
     for file in folder.glob("*"):
         file.unlink()
     folder.rmdir()
+    if folder.parent == Path(_RUNS):
+        with contextlib.suppress(OSError):  # it holds other runs
+            folder.parent.rmdir()
+
+
+def _lines_after_the_first(log: Path) -> bool:
+    with log.open("rb") as lines:
+        lines.readline()  # the header, however long
+        return bool(lines.readline())

@@ -153,7 +153,7 @@ def _checked_host(host: str, given: str) -> str:
             raise UserError(f"{given}: {host!r} is not an IPv6 address") from None
         return f"{plain}%{zone}" if zone else plain
     try:
-        name = host.encode("idna").decode("ascii") if not host.isascii() else host
+        name = host.encode("idna").decode("ascii")  # ASCII comes out as it is; a label too long or empty is refused, as the resolver would
     except UnicodeError:
         name = ""
     if not _HOST.match(name):

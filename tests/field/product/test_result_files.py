@@ -333,3 +333,10 @@ def test_records_are_on_the_disk_while_the_run_goes_on(busy: Any, tmp_path: Path
     assert lines >= 20
     assert json.loads(part.read_bytes().splitlines()[0])["schema"] == "loadcell.records/1"
     run.send(signal.SIGINT)
+
+
+def test_a_run_that_is_refused_late_leaves_no_folder_of_runs(command: Command, tmp_path: Path) -> None:
+    done = command("bench", "--base-url", "http://127.0.0.1:9", "--model", "m", "--tokenizer", "nowhere.json")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -133,7 +133,18 @@ def test_localhost_works_whichever_family_listens(serve: Serve, bench: Bench, li
 
 
 @pytest.mark.parametrize(
-    "url", ["http://[::1:80", "http://::1:8000", "ftp://h", "http://h:99999", "http://h:0", "http://h/v1?x=1", "http://"]
+    "url",
+    [
+        "http://[::1:80",
+        "http://::1:8000",
+        "ftp://h",
+        "http://h:99999",
+        "http://h:0",
+        "http://h/v1?x=1",
+        "http://",
+        f"http://{'h' * 64}",
+        "http://a..b",
+    ],
 )
 def test_what_is_no_address_is_refused_in_one_line(bench: Bench, url: str) -> None:
     with pytest.raises(UserError) as refused:
