@@ -4,10 +4,9 @@ Decides nothing about retries or endpoints: it does what it is asked and says ho
 """
 
 import socket
-import ssl
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from loadcell.client.connection import ANCILLARY_SIZE, READ_SIZE, ConnectFailure, Connection
 from loadcell.client.drain import Drain
@@ -15,6 +14,9 @@ from loadcell.client.exchange import CHUNKED, ENDLESS, Exchange
 from loadcell.client.limits import Timeouts
 from loadcell.records import Endpoint, Outcome, Request
 from loadcell.wire.http1 import request_head
+
+if TYPE_CHECKING:
+    import ssl
 
 _QUIET_NS: Final = 250_000_000  # a stream this long without a read is parsed, should its end have been missed
 _AFTER_DONE_NS: Final = 1_000_000_000  # how long the body's own end may lag behind [DONE]
@@ -29,7 +31,7 @@ class Client:
         endpoints: Sequence[Endpoint],
         timeouts: Timeouts,
         headers: Sequence[tuple[str, str]] = (),
-        tls: ssl.SSLContext | None = None,
+        tls: "ssl.SSLContext | None" = None,
         *,
         kernel_stamps: bool = True,
         keep_text: bool = False,
@@ -163,9 +165,10 @@ class Client:
                 data = connection.tls.pending()
             exchange.sent_ns = time.monotonic_ns()
             self._sent(exchange, connection, connection.send(data))
-        except ssl.SSLError as error:
-            self._on_lost(exchange, error)
-        except OSError:
+        except OSError as error:
+            if connection.tls is not None and connection.tls.is_broken(error):
+                self._on_lost(exchange, error)
+                return
             # No more of the request is taken; why not (413, 401) may have been said before.
             self._read(exchange, connection)
 
@@ -224,7 +227,7 @@ class Client:
                 connection.tls.receive(data)
                 data = connection.tls.read()
                 connection.send(connection.tls.pending())
-            except (OSError, ssl.SSLError) as error:
+            except OSError as error:  # a broken TLS record is one
                 self._on_lost(exchange, error)
                 return
             if not data and not closed:

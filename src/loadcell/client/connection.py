@@ -3,13 +3,16 @@
 import errno
 import os
 import socket
-import ssl
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from loadcell.client.tls import TlsStream
 from loadcell.records import Endpoint, Outcome
 from loadcell.wire.http1 import host_header
+
+if TYPE_CHECKING:  # OpenSSL takes a while to load: only where an endpoint speaks TLS
+    import ssl
+
+    from loadcell.client.tls import TlsStream
 
 SO_TIMESTAMPNS: Final = 35  # <asm/socket.h>; Python's socket module does not name it
 READ_SIZE: Final = 65_536
@@ -36,7 +39,7 @@ class Connection:
 
     __slots__ = ("_context", "_tunnel_reply", "endpoint", "fd", "served", "sock", "stage", "tls", "unsent", "wants_write")
 
-    def __init__(self, endpoint: Endpoint, context: ssl.SSLContext | None, kernel_stamps: bool) -> None:
+    def __init__(self, endpoint: Endpoint, context: "ssl.SSLContext | None", kernel_stamps: bool) -> None:
         self.endpoint = endpoint
         self._context = context if endpoint.scheme == "https" else None
         self._tunnel_reply = b""
@@ -92,7 +95,9 @@ class Connection:
         else:
             self._begin_tls(self._context)
 
-    def _begin_tls(self, context: ssl.SSLContext) -> None:
+    def _begin_tls(self, context: "ssl.SSLContext") -> None:
+        from loadcell.client.tls import TlsStream
+
         self.tls = TlsStream(context, self.endpoint.host.partition("%")[0])
         self.stage = "handshake"
 
@@ -113,6 +118,8 @@ class Connection:
         return True
 
     def _shaken(self) -> bool:
+        import ssl
+
         assert self.tls is not None
         try:
             while not self.tls.handshake():

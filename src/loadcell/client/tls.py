@@ -63,6 +63,11 @@ class TlsStream:
     def write(self, plain: bytes) -> None:
         self._object.write(plain)
 
+    @staticmethod
+    def is_broken(error: OSError) -> bool:
+        """Whether TLS failed, not the socket under it."""
+        return isinstance(error, ssl.SSLError)
+
     def pending(self) -> bytes:
         """Ciphertext to send."""
         return self._outgoing.read()

@@ -7,7 +7,6 @@ the endpoint's resolved address, which is a proxy's only where the endpoint name
 from __future__ import annotations
 
 import socket
-import ssl
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
@@ -17,6 +16,7 @@ from loadcell.errors import EnvironmentFailure
 from loadcell.wire.http1 import ResponseParser, host_header, request_head
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
     from loadcell.records import Endpoint
@@ -189,6 +189,8 @@ class ServerTokenizer:
             if parser.head is None or parser.head.status != 200:
                 raise OSError("the proxy refused the tunnel")
         wire.arm()
+        import ssl
+
         context = self._tls or ssl.create_default_context()
         wire.socket = context.wrap_socket(wire.socket, server_hostname=endpoint.host.partition("%")[0])
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadcell.client import tls
 from loadcell.client.client import kernel_stamps_work
 from loadcell.client.resolve import resolve
 from loadcell.client.tokenize import ServerTokenizer
@@ -21,7 +20,7 @@ from loadcell.clock import NS_PER_S, MonotonicClock
 from loadcell.errors import UserError
 from loadcell.probe import discover_model, wait_ready
 from loadcell.records import Endpoint, Request
-from loadcell.scenario import Scenario
+from loadcell.scenario import Scenario, TargetSpec
 from loadcell.schedule import ScheduleSpec, arrivals, mode
 from loadcell.schedule import validate as validate_schedule
 from loadcell.wire.bodies import Sampling, chat_body, completions_body
@@ -90,7 +89,7 @@ def find_target(scenario: Scenario) -> Target:
         ]
     if len({endpoint.name for endpoint in endpoints}) < len(endpoints):
         raise UserError(f"--base-url: {', '.join(sorted(set(names)))} is given more than once; name each endpoint once")
-    context = tls.context(given.ca_file, given.insecure) if any(endpoint.scheme == "https" for endpoint in endpoints) else None
+    context = _tls(given) if any(endpoint.scheme == "https" for endpoint in endpoints) else None
     if given.insecure and context is not None:
         notices.append("certificates were not verified (--insecure)")
     notices += [f"{endpoint.name}: the name does not resolve" for endpoint in endpoints if not endpoint.addresses]
@@ -102,6 +101,12 @@ def find_target(scenario: Scenario) -> Target:
     if not stamps:
         notices.append("this kernel does not stamp received data: arrivals are stamped by the client's own clock")
     return Target(endpoints, list(given.headers), context, stamps, notices)
+
+
+def _tls(given: TargetSpec) -> "ssl.SSLContext":
+    from loadcell.client import tls  # OpenSSL takes a while to load
+
+    return tls.context(given.ca_file, given.insecure)
 
 
 def prepare_load(scenario: Scenario, target: Target) -> Load:

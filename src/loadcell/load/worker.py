@@ -8,14 +8,12 @@ import gc
 import mmap
 import os
 import socket
-import ssl
 import sys
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from loadcell.client import tls
 from loadcell.client.client import Client
 from loadcell.client.exchange import Exchange
 from loadcell.endpoint.board import Board, Flag, OfWorker, PerEndpoint
@@ -41,6 +39,9 @@ from loadcell.recordlog import Appender, encode_record
 from loadcell.records import RequestRecord
 from loadcell.schedule import ScheduleSpec, mode
 
+if TYPE_CHECKING:
+    import ssl
+
 _SCAN_NS: Final = 100_000_000
 _SETTLE_NS: Final = 1_000_000
 _PR_SET_TIMERSLACK: Final = 29
@@ -60,6 +61,8 @@ class Worker:
         self._part.write(plan.header.encode() + b"\n")
         context: ssl.SSLContext | None = None
         if any(endpoint.scheme == "https" for endpoint in plan.endpoints):
+            from loadcell.client import tls  # OpenSSL takes a while to load
+
             context = tls.context(plan.ca_file, plan.insecure)
         self._client = Client(
             plan.endpoints,
