@@ -23,14 +23,12 @@ def bench(**given: Any) -> int:
     scenario, output = scenario_from_flags({name: value for name, value in given.items() if value not in (None, [], ())})
     for notice in _notices(given, scenario.target.api_key_env):
         print(f"loadcell: {notice}", file=sys.stderr)
-    if output.progress:
-        print(f"loadcell: {_timeouts(scenario.timeouts)}", file=sys.stderr)
     # After the checks: wrong use is answered before the machinery is loaded.
     from loadcell.api import run_scenario
     from loadcell.cli.watch import TerminalWatcher
     from loadcell.load.signals import ignored
 
-    watcher = TerminalWatcher(sys.stderr, silent=not output.progress)
+    watcher = TerminalWatcher(sys.stderr, _timeouts(scenario.timeouts), silent=not output.progress)
     try:
         result = run_scenario(with_api_key(scenario, os.environ), output, watcher)
     finally:

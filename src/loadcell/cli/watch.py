@@ -8,12 +8,15 @@ from loadcell.load.snapshot import Snapshot
 
 
 class TerminalWatcher(Watcher):
-    """Shows progress and notes on `out`; `silent` keeps the notes."""
+    """Shows progress and notes on `out`; `silent` keeps the notes. `opening` is said when the load begins: a refusal is one line alone."""
 
-    def __init__(self, out: TextIO, *, silent: bool) -> None:
+    def __init__(self, out: TextIO, opening: str, *, silent: bool) -> None:
         self._view = LiveView(out, silent=silent)
+        self._opening = None if silent else opening
 
     def started(self) -> None:
+        if self._opening:
+            self.note(self._opening)
         self._view.start()
 
     def show(self, snapshot: Snapshot) -> None:
