@@ -1,8 +1,11 @@
 """Four simulated replicas on free ports, loaded through round robin for about 20 s. `make demo` runs it.
 
+The client gets a core of its own, as on a real test bench: beside busy engines it would be late, and loadcell would say so.
 The replicas stop when their standard input closes, so that none outlives this script, however it ends.
 """
 
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,10 +27,20 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def split_cpus() -> tuple[str, str]:
+    """CPUs for the replicas, and one for the client, as taskset takes them. Empty where there is only one."""
+    *engines, client = sorted(os.sched_getaffinity(0))
+    return (",".join(map(str, engines)), str(client)) if engines and shutil.which("taskset") else ("", "")
+
+
+def pinned(cpus: str) -> list[str]:
+    return ["taskset", "-c", cpus] if cpus else []
+
+
 @contextmanager
-def replica(port: int, seed: int) -> Iterator[subprocess.Popen[bytes]]:
-    command = [*LOADCELL, "simulate", "--port", str(port), "--seed", str(seed), "--profile", "h100:llama-3.1-8b", "--exit-on-stdin-eof"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+def replica(port: int, seed: int, cpus: str) -> Iterator[subprocess.Popen[bytes]]:
+    words = ["simulate", "--port", str(port), "--seed", str(seed), "--profile", "h100:llama-3.1-8b", "--exit-on-stdin-eof"]
+    process = subprocess.Popen([*pinned(cpus), *LOADCELL, *words], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -48,15 +61,16 @@ def wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:
 
 def main() -> int:
     ports = free_ports(REPLICAS)
+    engines, client = split_cpus()
     with ExitStack() as running:
-        replicas = [running.enter_context(replica(port, seed)) for seed, port in enumerate(ports)]
+        replicas = [running.enter_context(replica(port, seed, engines)) for seed, port in enumerate(ports)]
         for process, port in zip(replicas, ports, strict=True):
             wait_until_ready(process, port)
         listed = ",".join(map(str, ports))
         load = "--concurrency 32 --input-len 512 --output-len 128 --duration 15 --warmup-requests 32 --lb-strategy round_robin --name demo"
-        command = f"bench --host 127.0.0.1 --ports {listed} {load}"
-        print(f"$ loadcell {command}\n", flush=True)
-        return subprocess.run([*LOADCELL, *command.split()], check=False).returncode
+        words = f"bench --host 127.0.0.1 --ports {listed} {load}"
+        print(f"$ {' '.join([*pinned(client), 'loadcell', words])}\n", flush=True)
+        return subprocess.run([*pinned(client), *LOADCELL, *words.split()], check=False).returncode
 
 
 if __name__ == "__main__":

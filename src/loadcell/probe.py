@@ -239,8 +239,9 @@ def discover_model(
     lists = {endpoint.name: models.ids for endpoint, models in zip(endpoints, answers, strict=True) if models.ids}
     if not lists:
         said = "; ".join(f"{endpoint.name}: {models.error}" for endpoint, models in zip(endpoints, answers, strict=True))
-        kind = UserError if any(models.status is not None for models in answers) else EnvironmentFailure
-        raise kind(f"no endpoint names a model ({said}); name it with --model")
+        if all(models.status is None for models in answers):
+            raise EnvironmentFailure(f"no endpoint answers ({said}); start the service, or wait for it with --ready-check-timeout-sec")
+        raise UserError(f"no endpoint names a model ({said}); name it with --model")
     if len({frozenset(ids) for ids in lists.values()}) > 1:
         said = "; ".join(f"{name}: {', '.join(ids)}" for name, ids in lists.items())
         raise UserError(f"the endpoints serve different models ({said}); name one that all serve with --model")

@@ -187,7 +187,7 @@ def test_discovery_refuses_lists_that_differ_and_names_them() -> None:
 
 def test_discovery_without_an_answer_names_the_flag() -> None:
     dead = endpoint(closed_port())
-    with pytest.raises(EnvironmentFailure, match=r"connection refused.*--model"):
+    with pytest.raises(EnvironmentFailure, match=r"no endpoint answers.*connection refused.*--ready-check-timeout-sec"):
         discover_model([dead], 5)
     with ScriptedServer([(0, error_reply(404))]) as server, pytest.raises(UserError, match=r"status 404.*--model"):
         discover_model([dead, endpoint(server.port)], 5)

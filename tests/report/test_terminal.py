@@ -30,6 +30,26 @@ def test_the_verdict_line_is_first_and_no_line_is_too_wide(summary: Summary) -> 
     assert max(map(len, found)) <= WIDTH
 
 
+def test_a_sentence_is_wrapped_where_a_row_is_cut(summary: Summary) -> None:
+    reason = msgspec.structs.replace(summary.reasons[0], text=f"{'why ' * 40}and what to do")
+    found = lines(msgspec.structs.replace(summary, reasons=[reason], notices=[f"{'word ' * 40}and the end"]))
+    assert max(map(len, found)) <= WIDTH
+    text = " ".join(" ".join(found).split())
+    assert "why and what to do" in text
+    assert "word and the end" in text
+
+
+def test_what_ended_a_run_is_said_once(summary: Summary) -> None:
+    said = "SIGINT: draining for 5 s"
+    cut = msgspec.structs.replace(
+        summary, partial=True, stop_reason="interrupt", stop_detail=said, notices=[said, "the run is partial", "another"]
+    )
+    found = lines(cut)
+    assert sum(said in line for line in found) == 1
+    assert "note: another" in found
+    assert not any("the run is partial" in line for line in found)
+
+
 def test_the_headline_is_there(summary: Summary) -> None:
     text = "\n".join(lines(summary))
     for wanted in ("TTFT", "150.0 ms", "Request throughput", "1.00 req/s", "127.0.0.1:30006", "unhealthy", "connection refused"):

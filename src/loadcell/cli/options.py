@@ -60,5 +60,6 @@ def _option(flag: Flag) -> inspect.Parameter:
         kind = list[str] | None
     words = words_of(flag).replace("[", "\\[")  # typer reads help as rich's markup
     panel = panel_of(flag)
-    option = typer.Option(*names, help=words, rich_help_panel=panel, show_default=False, metavar=metavar_of(flag), hidden=panel is None)
+    metavar = metavar_of(flag) or ""  # a switch takes no value: typer would print <bool>
+    option = typer.Option(*names, help=words, rich_help_panel=panel, show_default=False, metavar=metavar, hidden=panel is None)
     return inspect.Parameter(flag.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])

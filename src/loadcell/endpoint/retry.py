@@ -76,5 +76,6 @@ def is_fatal(outcome: Outcome, status: int | None, error: str | None = None, err
         said = f": {error}" if error else ""
         return f"the server answered {status}{said}; give the key that it wants (--api-key-env NAME, or --header 'Authorization: ...')"
     if status == 404 and "model" in f"{error or ''} {error_code or ''}".lower():
-        return f"the server does not serve this model: {error or error_code}; name one that it does with --model"
+        said = (error or error_code or "").rstrip(". ")
+        return f"the server does not serve this model: {said}; name one that it does with --model"
     return None

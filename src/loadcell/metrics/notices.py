@@ -14,6 +14,7 @@ FIRST_WAVE: Final = 10
 FIRST_WAVE_RATIO: Final = 3.0
 SINGLE_EVENT_SHARE: Final = 0.9
 COALESCED_SHARE: Final = 0.1
+CLOCK_SHARE: Final = 0.01
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -52,7 +53,7 @@ def notices(facts: RunFacts, whole: Figures, by_endpoint: Mapping[str, Sequence[
     if wave is not None and wave.outlier:
         found.append(
             f"the first {wave.requests} requests took {wave.median_ms:.4g} ms in the median, later ones {wave.later_median_ms:.4g} ms: "
-            "warm up with --warmup-requests"
+            "warm up with --warmup-requests, or let a closed loop grow with --ramp-concurrency"
         )
     for name, tallies in by_endpoint.items():
         found.extend(_of_endpoint(name, tallies, facts.dropped_fields.get(name, [])))
@@ -87,7 +88,7 @@ def _of_counts(facts: RunFacts, whole: Figures) -> Iterator[str]:
         yield f"{off.n} prompts missed their token length by {off.min:+d} to {off.max:+d} tokens{mean}"
     if stamps.coalesced_share is not None and stamps.coalesced_share > COALESCED_SHARE:
         yield f"{stamps.coalesced_share:.0%} of the output events shared a read with a later one: their gaps are upper bounds"
-    if stamps.clock_share and stamps.kind == "kernel":
+    if stamps.clock_share and stamps.clock_share > CLOCK_SHARE and stamps.kind == "kernel":
         yield f"{stamps.clock} of {stamps.events} output events were stamped by the client's clock, not by the kernel"
     if counts.stale_replays:
         yield f"{counts.stale_replays} requests were sent again on a fresh connection: the server had closed a kept one"

@@ -119,7 +119,11 @@ def client_lag(e: Evidence) -> RuleResult:
     seen = f"{e.lag_p99_ms:.3g} ms"
     if e.lag_p99_ms <= limit:
         return _passed(name, "invalid", threshold, seen)
-    return _broken(name, "invalid", threshold, seen, "the client itself was late: its latencies are client-limited")
+    text = (
+        f"the client itself was late (p99 {seen}, at most {limit:.3g} ms): its latencies are client-limited; leave it a core of its own "
+        "(taskset), and see what `loadcell doctor` says of this machine"
+    )
+    return _broken(name, "invalid", threshold, seen, text)
 
 
 def imposed_limit(e: Evidence) -> RuleResult:
@@ -138,14 +142,23 @@ def failures(e: Evidence) -> RuleResult:
     seen = f"{e.failed / e.requests:.2%} ({e.failed} of {e.requests})"
     if e.failed <= FAILURE_SHARE * e.requests:
         return _passed(name, "suspect", threshold, seen)
-    return _broken(name, "suspect", threshold, seen, "a service that refuses work looks faster: read no latency without this")
+    return _broken(
+        name,
+        "suspect",
+        threshold,
+        seen,
+        f"{seen} requests failed, and a service that refuses work looks faster: read no latency without this",
+    )
 
 
 def endpoint_lost(e: Evidence) -> RuleResult:
     """SUSPECT when an endpoint was taken out of traffic, was down at the end, or restarted."""
     name, threshold = "endpoint_lost", "no endpoint lost or restarted"
     if e.lost_endpoints:
-        return _broken(name, "suspect", threshold, ", ".join(e.lost_endpoints), "the load did not reach the same services all the time")
+        lost = ", ".join(e.lost_endpoints)
+        return _broken(
+            name, "suspect", threshold, lost, f"the load did not reach the same services all the time: {lost} was out or restarted"
+        )
     if not e.endpoints_known:
         return _unknown(name, "suspect", threshold, "the endpoints' state was not recorded")
     return _passed(name, "suspect", threshold, "none")
@@ -209,9 +222,11 @@ def unasked_cache_hits(e: Evidence) -> RuleResult:
     seen = f"{e.cache_hit_rate:.1%}"
     if e.cache_hit_rate <= CACHE_HIT_SHARE:
         return _passed(name, "suspect", threshold, seen)
-    return _broken(
-        name, "suspect", threshold, seen, "the prefix cache answered prompts that were meant to be new: change --seed or restart the server"
+    text = (
+        f"the prefix cache answered {seen} of the prompt tokens, which were meant to be new: it had seen them in an earlier run "
+        "(give another --repeat or --seed), or the data set is smaller than the run"
     )
+    return _broken(name, "suspect", threshold, seen, text)
 
 
 def not_stationary(e: Evidence) -> RuleResult:

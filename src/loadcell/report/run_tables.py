@@ -146,17 +146,6 @@ def _pairs(kind: str, facts: dict[str, Any]) -> list[Row]:
 
 
 def remarks(summary: Summary) -> list[str]:
-    """Notices of the run, rules that could not be judged, fields that servers refused, a slow first wave."""
-    found = [one_line(notice, 400) for notice in (*summary.notices, *summary.notes)]
-    found.extend(
-        f"{one_line(one.name)} refused {', '.join(map(one_line, one.dropped_fields))}: asked once, then left out"
-        for one in summary.endpoints
-        if one.dropped_fields
-    )
-    wave = summary.first_wave
-    if wave is not None and wave.outlier:
-        found.append(
-            f"The first {count(wave.requests)} requests took {ms(wave.median_ms)} in the median, later ones {ms(wave.later_median_ms)} "
-            f"({wave.ratio:.1f}×): warm up with --warmup-requests"
-        )
-    return found
+    """Notices of the run and rules that could not be judged; not what `tables.reasons` says of a partial run already."""
+    said = {summary.stop_detail, "the run is partial"}
+    return [one_line(notice, 400) for notice in (*summary.notices, *summary.notes) if notice not in said]

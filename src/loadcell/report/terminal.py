@@ -3,6 +3,7 @@
 Plain text in a pipe, the same lines with colour on a terminal. rich is imported only then. Text from outside is never read as markup.
 """
 
+from textwrap import wrap
 from typing import Final, TextIO
 
 from loadcell.metrics.summary import Summary, VerdictWord
@@ -19,13 +20,17 @@ _COLOURS: Final[dict[VerdictWord, str]] = {"valid": "bold green", "suspect": "bo
 
 def lines(summary: Summary) -> list[str]:
     """The report as plain lines, none longer than WIDTH."""
-    found = [tables.verdict_line(summary), *(f"  {reason}" for reason in tables.reasons(summary))]
+    found = [tables.verdict_line(summary)]
+    for reason in tables.reasons(summary):
+        found += _wrapped(reason, "  ")
     headline = _headline(summary)
     for table in (headline, _endpoints(summary), _failures(summary), tables.slos(summary)):
         if table.rows:
             found += ["", *_columns(table.header, table.rows)]
     notes = remarks(summary)
-    found += ["", *(f"note: {note}" for note in notes)] if notes else []
+    found += [""] if notes else []
+    for note in notes:
+        found += _wrapped(f"note: {note}")
     if tables.any_marked(headline):
         found += ["", TOO_FEW_NOTE]
     return [cut(line) for line in found]
@@ -47,6 +52,11 @@ def show(summary: Summary, out: TextIO) -> None:
         console.print(
             Text(line, style="yellow" if line.startswith("  SUSPECT") else "red" if line.startswith(("  INVALID", "  PARTIAL")) else "")
         )
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    """A sentence is never cut: what to do stands at its end."""
+    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "      ", break_on_hyphens=False)
 
 
 def cut(line: str) -> str:
