@@ -207,7 +207,7 @@ def test_a_run_stopped_by_hand_keeps_its_statistics(
     assert summary.whole.counts.ok >= 20
     assert summary.whole.latency.ttft.n == summary.whole.counts.ok
     report = (tmp_path / "run" / "report.md").read_text()
-    assert "partial" in report
+    assert "PARTIAL" in report
     assert signal.Signals(signals[0]).name in report
     _assert_whole(tmp_path / "run", strict_json)
     lines = [strict_json(line) for line in (tmp_path / "seed.jsonl").read_text().splitlines()]
