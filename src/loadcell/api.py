@@ -39,6 +39,10 @@ class BenchResult(Struct, frozen=True):
     facts: "RunFacts"
     exit_code: int
 
+    def __repr__(self) -> str:
+        counts = self.summary.whole.counts
+        return f"<BenchResult {self.summary.verdict}: {counts.ok} ok, {counts.failed} failed, in {self.folder}>"
+
     @property
     def report(self) -> Path:
         from loadcell.report.files import REPORT_NAME

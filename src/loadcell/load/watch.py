@@ -52,7 +52,7 @@ class Progress:
                 (endpoint, state, in_flight)
                 for endpoint, state, in_flight in zip(self._pool.probe_counts(), self._pool.states(), board.in_flight(), strict=True)
             ],
-            left_s=self._left_s(done, planned, elapsed_ns / NS_PER_S),
+            left_s=None if draining else self._left_s(done, planned, elapsed_ns / NS_PER_S),
         )
 
     def _left_s(self, done: int, planned: int | None, elapsed_s: float) -> float | None:

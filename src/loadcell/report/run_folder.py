@@ -60,6 +60,8 @@ def _logs(folder: Path, remarks: list[str]) -> list[Log]:
     joined = folder / RECORDS
     parts = [] if joined.exists() else sorted(folder.glob(PARTS))
     if not parts:
+        if not joined.exists():
+            raise UserError(f"{folder}: there is no {RECORDS}, so this is no run's folder; give the one that `loadcell bench` printed")
         logs = [Log(joined)]
     else:
         remarks.append(f"the run did not end by itself: {len(parts)} part(s) of its records were read as they lie")
