@@ -10,10 +10,11 @@ from typing import Final, Literal
 from loadcell.records import Outcome
 from loadcell.wire.http1 import Head, ResponseParser
 from loadcell.wire.openai import MalformedError, decode
-from loadcell.wire.sse import SseParser
+from loadcell.wire.sse import SseEvent, SseParser
 from loadcell.wire.tally import OUTPUT, Tally
 from loadcell.wire.template import learn
 from loadcell.wire.verdict import Answer, Response, judge
+from loadcell.wire.whole import whole_stream
 
 MAX_ERROR_BODY: Final = 65_536
 _MAX_FAST: Final = 8_192
@@ -142,7 +143,11 @@ class AnswerReader:
     def feed(self, data: bytes, stamp_ns: int, kernel: bool = True) -> None:
         """One read and its stamp. `kernel`: the stamp is the kernel's."""
         before = len(self.tally.chunks)
-        self._feed_all((data,), (stamp_ns,))
+        whole = whole_stream(data) if self._http.untouched else None
+        if whole is None:
+            self._feed_all((data,), (stamp_ns,))
+        else:
+            self._take_whole(*whole, stamp_ns)
         if not kernel:
             self.clock_stamps += len(self.tally.chunks) - before
 
@@ -221,6 +226,13 @@ class AnswerReader:
             self._feed_general(data, stamp)
         tally.compact()
 
+    def _take_whole(self, head: Head, events: list[bytes], stamp: int) -> None:
+        """A response that came in one read."""
+        self._http.end_with(head)
+        self._sink = "sse"
+        self.headers_ns = self._data_ns = self._ended_ns = stamp
+        self._take_payloads([(b"", event) for event in events], stamp)
+
     def _learn(self, payload: bytes) -> tuple[bytes, bytes]:
         """The ends of the events to come, if they are like this one: `payload` was taken as output. An attempt that brings little is not
         repeated for ever: a stream whose events all differ is read as JSON.
@@ -259,7 +271,7 @@ class AnswerReader:
             self._sink = self._choose_sink(body)
             self._prefix = body if self._sink == "undecided" else b""
         if self._sink == "sse":
-            self._take_events(body, stamp)
+            self._take_payloads(self._sse.feed(body), stamp)
         elif self._sink == "plain":
             self._body += body
         elif self._sink == "error":
@@ -279,13 +291,12 @@ class AnswerReader:
             return "plain"
         return "sse" if "event-stream" in head.content_type or first in b":deir" else "plain"
 
-    def _take_events(self, body: bytes, stamp: int) -> None:
-        tally, count, last_is_output = self.tally, 0, False
+    def _take_payloads(self, events: list[SseEvent], stamp: int) -> None:
+        tally, last_is_output = self.tally, False
         before = len(tally.chunks)
-        for name, payload in self._sse.feed(body):
+        for name, payload in events:
             last_is_output = tally.take_event(name, payload, stamp)
-            count += 1
-        if count > 1:
+        if len(events) > 1:
             self.coalesced += len(tally.chunks) - before - last_is_output
 
     def _end(self, stamp: int) -> None:

@@ -166,6 +166,16 @@ class ResponseParser:
             self._buffer = b""
             return b""
 
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing has been fed yet."""
+        return self.head is None and not self._buffer and not self._interim and self.invalid is None
+
+    def end_with(self, head: Head) -> None:
+        """The whole response, `head` to the end of its body, was read elsewhere."""
+        self.head = head
+        self.status_seen = self.complete = True
+
     def eof(self) -> None:
         """The peer closed. Completes a close-delimited body; any other is left incomplete."""
         if self.head is not None and self.head.framing == "close" and self.invalid is None:
@@ -252,6 +262,8 @@ class ResponseParser:
                 stop = end + 1 + left
                 if data[stop : stop + 2] == b"\r\n":
                     parts.append(data[end + 1 : stop])
+                    if data[at] == _ZERO:
+                        self.chunk_digits = end - at - 1
                     at = stop + 2
                     continue
             if end < 0:
@@ -286,7 +298,7 @@ class ResponseParser:
         self._stage = _DATA if self.left else _TRAILER
         if line[0] == _ZERO and self.left:
             self.chunk_digits = len(line)
-        elif len(line) <= _KNOWN_DIGITS and len(_SIZES) < _MOST_SIZES:
+        if self.left and len(line) <= _KNOWN_DIGITS and len(_SIZES) < _MOST_SIZES:
             _SIZES[line + b"\r\n"] = self.left
 
     def _end_line(self, line: bytes) -> None:
@@ -302,9 +314,9 @@ class ResponseParser:
         self.complete = not line
 
 
-# Size lines read before, without padding or extensions -> the size; zero, which ends the body, is looked at closely each time.
+# Short size lines read before -> the size; zero, which ends the body, is looked at closely each time.
 _SIZES: Final[dict[bytes, int]] = {}
-_KNOWN_DIGITS: Final = 3
+_KNOWN_DIGITS: Final = 4
 _MOST_SIZES: Final = 1 << 12
 
 

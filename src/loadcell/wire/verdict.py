@@ -36,7 +36,7 @@ class Response(Struct, frozen=True):
     wall_s: float | None = None
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class Answer(Struct, frozen=True):
     """One response, judged. Stamps are ns of the caller's clock.
 
     `output_source` null: the server told no count, so count `text`, `reasoning_text` and `tool_text` with a tokenizer, else take
@@ -45,6 +45,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     """
 
     outcome: Outcome
+    chunks: "array[int]"
     status: int | None = None
     error: str | None = None
     error_code: str | None = None
@@ -57,7 +58,6 @@ class Answer(Struct, frozen=True, kw_only=True):
     last_token_ns: int | None = None
     done_ns: int | None = None
     streamed: bool | None = None
-    chunks: "array[int]"
     chunk_tokens: "array[int] | None" = None
     coalesced: int = 0
     clock_stamps: int = 0
@@ -91,36 +91,37 @@ def judge(response: Response, tally: Tally, ended: Outcome | None = None) -> Ans
         done_ns = max(tally.last_event_ns, last_output_ns or tally.last_event_ns)
     output_tokens, source, chunk_tokens = _counts(tally)
     texts = response.keep_text or source != "usage"
+    # By position, in the order of the fields, as it is made for every request: by keyword it takes three times as long.
     return Answer(
-        outcome=outcome,
-        status=head.status if head is not None else None,
-        error=error.message if error is not None else None,
-        error_code=error.code if error is not None else None,
-        error_param=error.param if error is not None else None,
-        retry_after_s=_retry_after_s(head, response.wall_s) if head is not None and head.status >= 300 else None,
-        headers_ns=response.headers_ns,
-        first_event_ns=tally.first_event_ns,
-        first_token_ns=tally.first_token_ns,
-        first_answer_ns=tally.first_answer_ns,
-        last_token_ns=(done_ns if outcome == "ok" and tally.has_output else None) if plain else last_output_ns,
-        done_ns=done_ns,
-        streamed=False if plain else True if tally.first_event_ns is not None else None,
-        chunks=tally.chunks,
-        chunk_tokens=chunk_tokens,
-        coalesced=response.coalesced,
-        clock_stamps=response.clock_stamps,
-        output_tokens=output_tokens,
-        output_source=source,
-        input_tokens=tally.usage.input,
-        reasoning_tokens=tally.usage.reasoning,
-        cached_tokens=tally.usage.cached,
-        finish_reason=tally.finish_reason,
-        malformed_events=tally.malformed_events,
-        text=sound_text(tally.answer_text()) if texts else None,
-        reasoning_text=sound_text("".join(tally.reasonings)) if texts else None,
-        tool_text=sound_text("".join(tally.tools)) if texts else None,
-        first_chunk_text=sound_text(tally.first_text) if tally.first_text is not None else None,
-        reusable=response.reusable,
+        outcome,
+        tally.chunks,
+        head.status if head is not None else None,
+        error.message if error is not None else None,
+        error.code if error is not None else None,
+        error.param if error is not None else None,
+        _retry_after_s(head, response.wall_s) if head is not None and head.status >= 300 else None,
+        response.headers_ns,
+        tally.first_event_ns,
+        tally.first_token_ns,
+        tally.first_answer_ns,
+        (done_ns if outcome == "ok" and tally.has_output else None) if plain else last_output_ns,
+        done_ns,
+        False if plain else True if tally.first_event_ns is not None else None,
+        chunk_tokens,
+        response.coalesced,
+        response.clock_stamps,
+        output_tokens,
+        source,
+        tally.usage.input,
+        tally.usage.reasoning,
+        tally.usage.cached,
+        tally.finish_reason,
+        tally.malformed_events,
+        sound_text(tally.answer_text()) if texts else None,
+        sound_text("".join(tally.reasonings)) if texts else None,
+        sound_text("".join(tally.tools)) if texts else None,
+        sound_text(tally.first_text) if tally.first_text is not None else None,
+        response.reusable,
     )
 
 
