@@ -147,7 +147,7 @@ def failures(e: Evidence) -> RuleResult:
         "suspect",
         threshold,
         seen,
-        f"{seen} requests failed, and a service that refuses work looks faster: read no latency without this",
+        f"{e.failed} of {e.requests} failed, and a service that refuses work looks faster: read no latency without this",
     )
 
 
@@ -156,9 +156,7 @@ def endpoint_lost(e: Evidence) -> RuleResult:
     name, threshold = "endpoint_lost", "no endpoint lost or restarted"
     if e.lost_endpoints:
         lost = ", ".join(e.lost_endpoints)
-        return _broken(
-            name, "suspect", threshold, lost, f"the load did not reach the same services all the time: {lost} was out or restarted"
-        )
+        return _broken(name, "suspect", threshold, lost, f"{lost}: the load did not reach the same services all the time")
     if not e.endpoints_known:
         return _unknown(name, "suspect", threshold, "the endpoints' state was not recorded")
     return _passed(name, "suspect", threshold, "none")
