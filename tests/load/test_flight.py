@@ -147,6 +147,7 @@ def test_a_retry_without_a_slot_does_not_stand_in_the_way_of_those_that_hold_one
 def test_every_attempt_is_recorded_with_its_endpoint_and_control_hears_of_failures():
     with flying([(0.0, error_reply(500))], OK, strategy="round_robin") as (flying_, _):
         records = flying_.run(4)
+        flying_.flights.publish()
         assert flying_.board.in_flight() == [0, 0]
         block = flying_.board.workers[0]
         assert (block.get(OfWorker.DONE), block.get(OfWorker.OK), block.get(OfWorker.DISPATCHED)) == (4, 4, 4)

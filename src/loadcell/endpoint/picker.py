@@ -47,6 +47,8 @@ class Picker:
         self._look(now_ns)
         if self._trials and (trial := self._take_trial(now_ns, tried)) is not None:
             return trial
+        if self._n == 1:
+            return 0 if self._available else None
         in_flight = self._in_flight(now_ns) if self._weighs else self._others
         chosen = choose(
             self._strategy,

@@ -93,6 +93,8 @@ class Flights:
         self.lag_us = Samples()
         self.halted = False
         self.uncounted = 0
+        self._dispatched = self._done = self._ok = self._tokens = self._published = 0
+        self._last_ok: Attempt | None = None
 
     @property
     def idle(self) -> bool:
@@ -199,7 +201,7 @@ class Flights:
             body = drop_fields(body, dropped)
         self._picker.began(endpoint)
         if not work.attempts:
-            self._block.add(OfWorker.DISPATCHED)
+            self._dispatched += 1
         exchange = self._client.start(work.request, endpoint, body, now_ns, work)
         exchange.dropped = tuple(sorted(dropped)) if dropped else ()
 
@@ -327,15 +329,28 @@ class Flights:
             )
         )
 
-    def _count(self, outcome: Outcome, last: Attempt | None) -> None:
-        block = self._block
-        block.add(OfWorker.DONE)
-        block.add(OfWorker.OK if outcome == "ok" else OfWorker.FAILED)
-        if outcome != "ok" or last is None:
+    def publish(self) -> None:
+        """Write to the board how far this worker is, and a sample of what it sees. Once a turn of the loop, not once a request."""
+        if self._published == self._done + self._dispatched:
             return
+        self._published = self._done + self._dispatched
+        block = self._block
+        block.put(OfWorker.DISPATCHED, self._dispatched)
+        block.put(OfWorker.DONE, self._done)
+        block.put(OfWorker.OK, self._ok)
+        block.put(OfWorker.FAILED, self._done - self._ok)
+        block.put(OfWorker.TOKENS, self._tokens)
+        last, self._last_ok = self._last_ok, None
+        if last is None or last.first_token_ns is None or last.sent_ns is None:
+            return
+        block.add_ttft((last.first_token_ns - last.sent_ns) // 1000)
         tokens = last.output_tokens or 0
-        block.add(OfWorker.TOKENS, tokens)
-        if last.first_token_ns is not None and last.sent_ns is not None:
-            block.add_ttft((last.first_token_ns - last.sent_ns) // 1000)
-            if tokens > 1 and last.last_token_ns is not None and not came_at_once(last) and not hides_reasoning(last):
-                block.add_tpot((last.last_token_ns - last.first_token_ns) // (1000 * (tokens - 1)))
+        if tokens > 1 and last.last_token_ns is not None and not came_at_once(last) and not hides_reasoning(last):
+            block.add_tpot((last.last_token_ns - last.first_token_ns) // (1000 * (tokens - 1)))
+
+    def _count(self, outcome: Outcome, last: Attempt | None) -> None:
+        self._done += 1
+        if outcome == "ok" and last is not None:
+            self._ok += 1
+            self._tokens += last.output_tokens or 0
+            self._last_ok = last

@@ -188,6 +188,7 @@ class Worker:
             if now >= next_scan:
                 next_scan = now + _SCAN_NS
                 self._scan(now)
+            flights.publish()
             self._flush()
             if not more and flights.idle:
                 return

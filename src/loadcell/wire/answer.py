@@ -178,19 +178,20 @@ class AnswerReader:
         `wall_s`: seconds since 1970 now, for a Retry-After that is a date.
         """
         self._flush()
+        # By position, in the order of the fields, as the structs that are made of it.
         response = Response(
-            head=self._http.head,
-            invalid=self._http.invalid,
-            complete=self._http.complete,
-            body=bytes(self._body) if self._sink in ("plain", "error") else None,
-            streaming_asked=self.streaming_asked,
-            keep_text=self.keep_text,
-            headers_ns=self.headers_ns,
-            done_ns=self.done_ns,
-            coalesced=self.coalesced,
-            clock_stamps=self.clock_stamps,
-            reusable=self.reusable,
-            wall_s=wall_s,
+            self._http.head,
+            self._http.invalid,
+            self._http.complete,
+            bytes(self._body) if self._sink in ("plain", "error") else None,
+            self.streaming_asked,
+            self.keep_text,
+            self.headers_ns,
+            self.done_ns,
+            self.coalesced,
+            self.clock_stamps,
+            self.reusable,
+            wall_s,
         )
         return judge(response, self.tally, ended)
 

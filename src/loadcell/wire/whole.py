@@ -18,11 +18,8 @@ def whole_stream(read: bytes) -> tuple[Head, list[bytes]] | None:
     if not read.endswith(_END):
         return None
     body_at = read.find(b"\r\n\r\n") + 4
-    try:
-        head = parse_head(read[:body_at])
-    except InvalidResponseError:
-        return None
-    if head.status != 200 or head.framing != "chunked" or head.coding or "event-stream" not in head.content_type:
+    head = _stream_head(read[:body_at])
+    if head is None:
         return None
     # Size, data, size, data, …, "0", "", "": a line end inside a chunk's data makes a size wrong, and the general parser's work.
     frames = read[body_at:].split(b"\r\n")
@@ -35,6 +32,17 @@ def whole_stream(read: bytes) -> tuple[Head, list[bytes]] | None:
         return None
     events = body[6:-2].split(b"\n\ndata: ")
     return (head, events) if body.count(b"\n") == 2 * len(events) else None
+
+
+@lru_cache(maxsize=64)
+def _stream_head(block: bytes) -> Head | None:
+    """The head, if it announces a chunked stream of events. Cached: a server repeats its head byte by byte, the date apart."""
+    try:
+        head = parse_head(block)
+    except InvalidResponseError:
+        return None
+    is_stream = head.status == 200 and head.framing == "chunked" and not head.coding and "event-stream" in head.content_type
+    return head if is_stream else None
 
 
 @lru_cache(maxsize=4096)
