@@ -27,6 +27,7 @@ _PRIME_S: Final = 0.02
 _LEAD_NS: Final = 5_000_000
 _SHOW_NS: Final = NS_PER_S // 4
 INTERRUPT_DRAIN_NS: Final = 5 * NS_PER_S
+_STUCK_NS: Final = 15 * NS_PER_S  # a worker cancels and writes what is in flight within moments, on a starved machine within seconds
 
 
 class Control:
@@ -101,6 +102,7 @@ class Control:
             now = self._clock.now_ns()
             self._pool.tick(now)
             self._decide(phase, producer, now)
+            self._end_the_stuck(now)
             if now - shown >= _SHOW_NS:
                 shown = now
                 stopping_at = board.flag(Flag.STOP_AT_NS)
@@ -151,6 +153,13 @@ class Control:
             self._done.add(worker)
             if message.phase == "measure":
                 self._journal.reports.append(message.report)
+
+    def _end_the_stuck(self, now: int) -> None:
+        """A worker that is still there long after all its requests had to end (stopped, or stuck in the kernel) would be waited for without end."""
+        kill_at = self._board.flag(Flag.KILL_AT_NS)
+        if kill_at and now > kill_at + _STUCK_NS:
+            for worker in set(range(len(self._crew))) - self._done:
+                self._crew.kill(worker)  # that it was lost is told by `messages`
 
     def _mourn(self, worker: int, now: int) -> None:
         how = self._crew.exit_text(worker)

@@ -80,6 +80,10 @@ class Crew:
                 return
             yield worker, decode_from_worker(raw)
 
+    def kill(self, worker: int) -> None:
+        """End one that does not listen any more; its death is told by `messages`. Again, or after its death: nothing happens."""
+        self._processes[worker].kill()
+
     def exit_text(self, worker: int) -> str:
         """How a lost worker ended, for a person."""
         try:

@@ -340,3 +340,17 @@ def test_a_run_that_is_refused_late_leaves_no_folder_of_runs(command: Command, t
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_for_good_does_not_hold_the_run_for_good(busy: Any, tmp_path: Path, strict_json: StrictJson) -> None:
+    server, enough = busy
+    run = Stopped(tmp_path, _words(server, "--duration", "2", "--drain-timeout", "0.5", "--concurrency", "4", "--workers", "2"))
+    assert enough.wait(20)
+    worker = int(Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split()[0])
+    os.kill(worker, signal.SIGSTOP)
+    run.out, run.err = run.process.communicate(timeout=50)
+    summary = _summary(tmp_path / "run")
+    assert (summary.partial, summary.stop_reason, summary.lost_workers) == (True, "worker_lost", [0])
+    assert run.process.returncode == 1
+    _assert_whole(tmp_path / "run", strict_json)
