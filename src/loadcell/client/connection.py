@@ -160,7 +160,7 @@ class Connection:
             except BlockingIOError:
                 self.unsent = data
                 return False
-            data = memoryview(data)[taken:]
+            data = memoryview(data)[taken:] if taken < len(data) else b""
         self.unsent = b""
         return True
 

@@ -20,6 +20,8 @@ from loadcell.records import Request
 _TICKET: Final = struct.Struct("<I")
 _PLACE: Final = struct.Struct("<qq")
 _BATCH_BYTES: Final = 1 << 18
+_TICKETS_ALONE: Final = 64
+_PLACES_AHEAD: Final = 128
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Request)
 
@@ -90,24 +92,38 @@ class SpoolWriter:
 
 
 class SpoolReader:
-    """A worker's end. Reads by index without moving a shared file position."""
+    """A worker's end. Reads by index without moving a shared file position. `alone`: no other worker draws tickets, so many may be taken at once."""
 
-    def __init__(self, fds: SpoolFds) -> None:
+    def __init__(self, fds: SpoolFds, *, alone: bool = False) -> None:
         self._fds = fds
+        self._ticket_bytes = _TICKET.size * (_TICKETS_ALONE if alone else 1)
+        self._tickets: list[int] = []
+        self._places: list[tuple[int, int]] = []
+        self._first_place = 0
         os.set_blocking(fds.tickets, False)
 
     def request(self, index: int) -> Request:
         """The request `index`, which must have been published."""
-        start, length = _PLACE.unpack(os.pread(self._fds.index, _PLACE.size, index * _PLACE.size))
+        at = index - self._first_place
+        if not 0 <= at < len(self._places):
+            places = os.pread(self._fds.index, _PLACE.size * _PLACES_AHEAD, index * _PLACE.size)
+            self._places = list(_PLACE.iter_unpack(places[: len(places) // _PLACE.size * _PLACE.size]))
+            self._first_place, at = index, 0
+        start, length = self._places[at]
         return _decoder.decode(os.pread(self._fds.bodies, length, start))
 
     def ticket(self) -> int | None:
         """The next arrival index; -1 when none is there yet, null when no more will come. Each is given to one worker only."""
-        try:
-            raw = os.read(self._fds.tickets, _TICKET.size)
-        except BlockingIOError:
-            return -1
-        return int(_TICKET.unpack(raw)[0]) if raw else None
+        if not self._tickets:
+            try:
+                raw = os.read(self._fds.tickets, self._ticket_bytes)
+            except BlockingIOError:
+                return -1
+            if not raw:
+                return None
+            self._tickets = [index for (index,) in _TICKET.iter_unpack(raw)]
+            self._tickets.reverse()
+        return self._tickets.pop()
 
 
 class Slots:

@@ -136,10 +136,10 @@ class Worker:
     def _sources(self, start: StartPhase) -> tuple[Arrivals, SlotSet, SpoolReader]:
         plan = self._plan
         if start.phase == "warmup":
-            reader = SpoolReader(plan.warmup)
+            reader = SpoolReader(plan.warmup, alone=plan.workers == 1)
             spec = ScheduleSpec(concurrency=plan.warmup_concurrency)
             return ClosedArrivals(reader), LocalSlots(spec, plan.worker, plan.workers, start.start_ns), reader
-        reader = SpoolReader(plan.measure)
+        reader = SpoolReader(plan.measure, alone=plan.workers == 1)
         spec = plan.schedule
         slots: SlotSet = NoCap()
         if plan.slots is not None:

@@ -13,6 +13,7 @@ from loadcell.wire.openai import NOT_PLAIN, MalformedError, Piece, PlainUsage, U
 NOT_TAKEN, SILENT, OUTPUT = 0, 1, 2
 FAILED_FINISH: Final = frozenset({"abort", "error"})
 _MAX_PIECES: Final = 1_024
+_NO_USAGE: Final = Usage()
 _MARK_ROOM: Final = 64  # more white space around `[DONE]` than this is not looked through
 
 
@@ -59,7 +60,7 @@ class Tally:
         self.reasonings: list[str] = []
         self.tools: list[str] = []
         self.first_text: str | None = None
-        self.usage = Usage()
+        self.usage = _NO_USAGE
         self.pending_ids = 0
         self.finish_reason: str | None = None
         self.error: ApiError | None = None
