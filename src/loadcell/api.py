@@ -22,6 +22,7 @@ from loadcell.load.runner import Run, Watcher
 from loadcell.load.signals import catching, leave
 from loadcell.output import OutputSpec
 from loadcell.scenario import Scenario
+from loadcell.seeds import fresh
 
 if TYPE_CHECKING:
     from loadcell.metrics.facts import RunFacts
@@ -70,7 +71,7 @@ def bench(**flags: Any) -> BenchResult:
     """
     from loadcell.flags.resolve import scenario_from_flags, with_api_key
 
-    scenario, output = scenario_from_flags(flags)
+    scenario, output = scenario_from_flags({"seed": fresh(), **flags})
     return run_scenario(with_api_key(scenario, os.environ), output, Watcher())
 
 

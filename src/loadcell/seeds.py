@@ -14,6 +14,11 @@ def derive(seed: int, *purpose: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
+def fresh() -> int:
+    """A seed that no run has had, for one that asks for none: repeated prompts would measure the server's prefix cache."""
+    return random.SystemRandom().getrandbits(31)
+
+
 def stream(seed: int, *purpose: str | int) -> random.Random:
     """A generator of its own for `purpose`."""
     return random.Random(derive(seed, *purpose))

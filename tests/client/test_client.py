@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadcell.client.client import kernel_stamps_work
 from loadcell.client.limits import Timeouts
+from loadcell.client.stamps import kernel_stamps_work
 from loadcell.testing.replies import (
     CLOSE,
     DONE,

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from loadcell.client import tls
-from loadcell.client.client import kernel_stamps_work
 from loadcell.client.connection import Connection
+from loadcell.client.stamps import kernel_stamps_work
 from loadcell.testing.certificate import self_made_certificate
 from loadcell.testing.replies import CLOSE, chat_event, chat_stream, error_reply, sse
 from loadcell.testing.scripted_server import ScriptedServer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from loadcell.api import BenchResult
-from loadcell.client.client import kernel_stamps_work
+from loadcell.client.stamps import kernel_stamps_work
 from loadcell.sim.inprocess import RunningEngine
 
 pytestmark = [

@@ -7,6 +7,7 @@ from typing import Any
 
 from loadcell.client.limits import Timeouts
 from loadcell.flags.table import EVERY, FLAGS
+from loadcell.seeds import fresh
 
 TABLE = EVERY
 LISTS = tuple(flag.spelling for flag in FLAGS.values() if flag.kind == "texts" and flag.name != "slo")
@@ -20,7 +21,8 @@ def bench(**given: Any) -> int:
     """
     from loadcell.flags.resolve import scenario_from_flags, with_api_key
 
-    scenario, output = scenario_from_flags({name: value for name, value in given.items() if value not in (None, [], ())})
+    told = {name: value for name, value in given.items() if value not in (None, [], ())}
+    scenario, output = scenario_from_flags({"seed": fresh(), **told})
     for notice in _notices(given, scenario.target.api_key_env):
         print(f"loadcell: {notice}", file=sys.stderr)
     # After the checks: wrong use is answered before the machinery is loaded.

@@ -3,7 +3,6 @@
 Decides nothing about retries or endpoints: it does what it is asked and says how that ended.
 """
 
-import socket
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -321,18 +320,3 @@ def _head(endpoint: Endpoint, headers: Sequence[tuple[str, str]]) -> bytes:
         target = f"http://{shown}:{endpoint.port}{target}"
     head = request_head("POST", target, endpoint.host, endpoint.port, endpoint.scheme, headers, content_length=0)
     return head.removesuffix(b"0\r\n\r\n")
-
-
-def kernel_stamps_work() -> bool:
-    """Whether this kernel stamps what a TCP socket receives, tried on loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sender:
-        receiver, _ = listener.accept()
-        with receiver:
-            receiver.settimeout(1.0)
-            try:
-                receiver.setsockopt(socket.SOL_SOCKET, 35, 1)
-                sender.sendall(b"x")
-                _, ancillary, _, _ = receiver.recvmsg(16, ANCILLARY_SIZE)
-            except OSError:
-                return False
-            return bool(ancillary)

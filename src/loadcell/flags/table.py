@@ -159,7 +159,13 @@ _LOAD: Final = (
         metavar="N",
     ),
     Flag("max_failures", "int", "Stop the run after this many failed requests.", shown="no limit", check=positive, metavar="N"),
-    Flag("seed", "int", "Fixes prompts, lengths and arrivals.", default=0),
+    Flag(
+        "seed",
+        "int",
+        "Fixes prompts, lengths and arrivals. One that was used before repeats its prompts, which a server may have cached.",
+        default=0,
+        shown="a new one each run, recorded",
+    ),
 )
 
 _WORKLOAD: Final = (

@@ -93,6 +93,7 @@ class Flights:
         self.lag_us = Samples()
         self.halted = False
         self.uncounted = 0
+        self.newest_output_ns = [0] * count  # of streams that have ended: short ones come and go between two scans
         self._dispatched = self._done = self._ok = self._tokens = self._published = 0
         self._last_ok: Attempt | None = None
 
@@ -215,6 +216,8 @@ class Flights:
         attempt = attempt_of(exchange, answer, self._plan.origin_ns, keep_text=self._keeps_text(answer), waited_ns=work.waited_ns)
         work.attempts.append(attempt)
         work.waited_ns = 0
+        if answer.last_token_ns is not None:
+            self.newest_output_ns[endpoint] = answer.last_token_ns
         if self._picker.ended(endpoint, answer.outcome, now_ns):
             self._report(exchange, answer, now_ns)
         if answer.outcome == "ok":

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadcell.client.client import kernel_stamps_work
 from loadcell.client.resolve import resolve
 from loadcell.client.tokenize import ServerTokenizer
 from loadcell.clock import NS_PER_S, MonotonicClock
@@ -72,7 +71,7 @@ def _close(tokenizer: Tokenizer) -> None:
         tokenizer.close()
 
 
-def find_target(scenario: Scenario) -> Target:
+def find_target(scenario: Scenario, *, kernel_stamps: bool) -> Target:
     """Parse and resolve the endpoints, make the TLS context, raise the descriptor limit. Raises UserError."""
     given = scenario.target
     validate_schedule(scenario.schedule)
@@ -97,10 +96,9 @@ def find_target(scenario: Scenario) -> Target:
         f"{endpoint.name}: requests go through the proxy {_without_user(endpoint.proxy)}" for endpoint in endpoints if endpoint.proxy
     ]
     _raise_descriptor_limit(scenario)
-    stamps = kernel_stamps_work()
-    if not stamps:
+    if not kernel_stamps:
         notices.append("this kernel does not stamp received data: arrivals are stamped by the client's own clock")
-    return Target(endpoints, list(given.headers), context, stamps, notices)
+    return Target(endpoints, list(given.headers), context, kernel_stamps, notices)
 
 
 def _tls(given: TargetSpec) -> "ssl.SSLContext":

@@ -8,6 +8,7 @@ from threading import Lock
 
 import msgspec
 
+from loadcell.client.stamps import KernelStamps
 from loadcell.clock import NS_PER_S, MonotonicClock, anchor
 from loadcell.endpoint.board import Board, Flag, OfWorker
 from loadcell.endpoint.pool import Pool
@@ -67,7 +68,8 @@ class Run:
 
     def _execute(self, cleanup: ExitStack) -> RunFacts:
         scenario, journal = self._scenario, self._journal
-        target = find_target(scenario)
+        stamps = cleanup.enter_context(closing_at_end(KernelStamps()))
+        target = find_target(scenario, kernel_stamps=stamps.work)
         journal.notices += target.notices
         workers = max(1, scenario.workers)
         if workers > cpus():

@@ -187,7 +187,7 @@ class Worker:
                 flights.landed(exchange)
             if now >= next_scan:
                 next_scan = now + _SCAN_NS
-                self._scan(now)
+                self._scan(now, flights)
             flights.publish()
             self._flush()
             if not more and flights.idle:
@@ -262,11 +262,11 @@ class Worker:
                     until = min(until, free)
         return until
 
-    def _scan(self, now: int) -> None:
+    def _scan(self, now: int, flights: Flights) -> None:
         """Ten times a second: timeouts, the board, and whether control still lives."""
         client, block = self._client, self._block
         client.scan(now)
-        for endpoint, newest in enumerate(client.newest_output_ns()):
+        for endpoint, newest in enumerate(map(max, client.newest_output_ns(), flights.newest_output_ns)):
             if newest > block.get_at(PerEndpoint.LAST_TOKEN_NS, endpoint):
                 block.put_at(PerEndpoint.LAST_TOKEN_NS, endpoint, newest)
         block.put(OfWorker.IN_FLIGHT, len(client.active))

@@ -261,3 +261,12 @@ def test_each_endpoint_has_its_row_and_percentiles_pool_samples(serve: Serve, be
     assert sum(row.figures.rates.output_tokens_per_s or 0 for row in rows) == pytest.approx(whole.rates.output_tokens_per_s)
     report = result.report.read_text()
     assert all(f"| {server.name} | 50 | 33.3 % | 50 | 0 |" in report for server in servers)
+
+
+def test_short_answers_are_flowing_tokens_too(serve: Serve, bench: Bench) -> None:
+    """Streams that come and go between two looks of the health check keep an endpoint alive as long ones do."""
+    server = serve(chat_stream("a", "b", first_ms=3), {"/health": [(0.0, error_reply(500, "busy"))]})
+    result = bench(server, duration=1.5, concurrency=2, health_check_interval=0.2)
+    kinds = {event.kind for event in _events(result)}
+    assert kinds == {"probe_warning"}
+    assert result.summary.healthy_at_end == [result.summary.endpoints[0].name]
