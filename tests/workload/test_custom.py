@@ -200,3 +200,12 @@ def test_exact_counts_include_what_a_completions_server_adds(write, tokenizer_fo
 def test_only_as_many_rows_are_counted_as_the_run_needs(write):
     workload = custom(write([{"prompt": str(n)} for n in range(1000)]), needed=10)
     assert workload.size == 10
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"prompt": "a", "output_len": 99999999999999999999999}', '{"prompt": "a", "max_tokens": 1000000001}']
+)
+def test_what_no_request_could_hold_is_refused_by_line(write, line):
+    path = write('{"prompt": "a"}\n' + line)
+    with pytest.raises(UserError, match=r"data\.jsonl:2: "):
+        custom(path)

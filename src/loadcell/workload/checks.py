@@ -26,7 +26,7 @@ def parse_range_ratio(text: str) -> tuple[float, float | None]:
     advice = 'must be a number in [0, 1), or {"input": 0.1, "output": 0.3}'
     try:
         value = decode(text)
-    except DecodeError as error:
+    except (DecodeError, RecursionError) as error:
         raise UserError(f"--range-ratio {text}: {advice}") from error
     if isinstance(value, dict) and value.keys() == {"input", "output"}:
         return _ratio(value["input"], text, advice), _ratio(value["output"], text, advice)

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from loadcell.errors import UserError
-from loadcell.workload.lines import JsonLines
+from loadcell.workload.lines import JsonLines, tokens
 from loadcell.workload.rows import Row
 
 _OUTPUT_KEYS: Final = ("output_len", "output_tokens", "max_tokens")
@@ -46,12 +46,8 @@ def _check_messages(place: str, messages: Any, chat: bool) -> None:
 
 def _output_len(place: str, value: dict[str, Any]) -> int | None:
     for key in _OUTPUT_KEYS:
-        length = value.get(key)
-        if length is None:
-            continue
-        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-            raise UserError(f"{place}: '{key}' is {length!r}: must be a whole number from 1")
-        return length
+        if value.get(key) is not None:
+            return tokens(place, key, value[key])
     return None
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from loadcell.errors import UserError
 
+_MOST_TOKENS: Final = 1_000_000_000
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _OTHER_MARKS: Final = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
@@ -54,7 +55,7 @@ def parse_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     check_utf8(path, number, line)
     try:
         value = msgspec.json.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UserError(f"{path}:{number}: not valid JSON ({error})") from error
     if not isinstance(value, dict):
         hint = "; this looks like one JSON array, but JSONL holds one object a line" if line.startswith(b"[") else ""
@@ -70,3 +71,10 @@ def check_utf8(path: str, number: int, content: bytes) -> None:
         line = number + content.count(b"\n", 0, error.start)
         column = error.start - (content.rfind(b"\n", 0, error.start) + 1) + 1
         raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{content[error.start]:02x} at column {column}); save it as UTF-8") from error
+
+
+def tokens(place: str, key: str, value: object) -> int:
+    """A number of tokens. More than a billion is a mistake that no prompt and no request could hold."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_TOKENS:
+        raise UserError(f"{place}: '{key}' is {value!r}: must be a whole number from 1 to {_MOST_TOKENS}")
+    return value

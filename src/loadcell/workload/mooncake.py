@@ -13,7 +13,7 @@ from loadcell.errors import UserError
 from loadcell.records import TokenSource
 from loadcell.workload.compose import ANCHOR, BYTES_PER_WORD, Composer
 from loadcell.workload.draws import prompt_key, text_bytes
-from loadcell.workload.lines import JsonLines
+from loadcell.workload.lines import JsonLines, tokens
 from loadcell.workload.prompt import LengthTally, Prompt
 from loadcell.workload.rows import TOO_LONG, check_enough, hold_in_context
 from loadcell.workload.spec import Purpose, WorkloadSpec
@@ -133,8 +133,9 @@ def read_trace(lines: JsonLines, path: str) -> list[Arrived]:
         if now_ms < before_ms:
             raise UserError(f"{place}: 'timestamp' {now_ms:g} comes before {before_ms:g}; sort the trace by time")
         before_ms = now_ms
-        length = _length(place, value, "input_length")
-        rows.append(Arrived((now_ms - first_ms) / 1000, length, _length(place, value, "output_length"), _blocks(place, value, length)))
+        length = tokens(place, "input_length", value.get("input_length"))
+        output_len = tokens(place, "output_length", value.get("output_length"))
+        rows.append(Arrived((now_ms - first_ms) / 1000, length, output_len, _blocks(place, value, length)))
     if not rows:
         raise UserError(f"--dataset-path {path}: holds no rows; give one JSON object a line")
     return rows
@@ -145,13 +146,6 @@ def _time_ms(place: str, value: dict[str, Any]) -> float:
     if isinstance(time_ms, bool) or not isinstance(time_ms, int | float) or not time_ms >= 0:
         raise UserError(f"{place}: 'timestamp' is {time_ms!r}: must be a number of milliseconds from 0")
     return float(time_ms)
-
-
-def _length(place: str, value: dict[str, Any], key: str) -> int:
-    length = value.get(key)
-    if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-        raise UserError(f"{place}: '{key}' is {length!r}: must be a whole number from 1")
-    return length
 
 
 def _blocks(place: str, value: dict[str, Any], input_len: int) -> tuple[int, ...]:

@@ -43,7 +43,12 @@ def read_sharegpt(path: str, output_len: int | None) -> tuple[list[Row], int]:
     at = 0
     for raw in entries:
         at = content.index(raw, at)
-        row = _row(path, content, at, msgspec.json.decode(raw), output_len)
+        try:
+            entry = msgspec.json.decode(raw)
+        except RecursionError as error:
+            line = content.count(b"\n", 0, at) + 1
+            raise UserError(f"{path}:{line}: not valid JSON ({error})") from error
+        row = _row(path, content, at, entry, output_len)
         if row is not None:
             rows.append(row)
         at += len(bytes(raw))
