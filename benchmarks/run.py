@@ -21,8 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lab
 import numpy as np
+
+import lab
 import truth
 
 TTFT_MS, ITL_MS, TOKENS = 50, 20, 100

@@ -322,6 +322,18 @@ def test_a_single_endpoint_is_judged_but_never_withheld() -> None:
     rig.board.close()
 
 
+def test_a_single_endpoint_is_well_again_with_the_first_request_that_it_serves_since() -> None:
+    rig = Rig(1)
+    for at in (1, 2):
+        rig.pool.on_traffic(0, "http_5xx", 500, None, ORIGIN_NS + at, dispatched_ns=ORIGIN_NS)
+    assert rig.pool.states() == ["unhealthy"]
+    rig.pool.on_traffic(0, "ok", 200, None, ORIGIN_NS + 3, dispatched_ns=ORIGIN_NS + 1)
+    assert rig.pool.states() == ["unhealthy"]  # sent before it failed
+    rig.pool.on_traffic(0, "ok", 200, None, ORIGIN_NS + 9, dispatched_ns=ORIGIN_NS + 8)
+    assert rig.pool.states() == ["healthy"]
+    rig.board.close()
+
+
 def test_real_threads_deliver(rig: Rig) -> None:
     """The default thread, once: everything above runs probes in place."""
     events: list[Event] = []

@@ -145,6 +145,15 @@ class Pool:
             return
         if effect.event == "traffic_failed":
             self._end_row_of_failures(watched)
+        health = watched.health
+        if (
+            effect.event == "traffic_ok"
+            and health.state == "unhealthy"
+            and len(self._watched) == 1
+            and (dispatched_ns or 0) >= health.since_ns
+        ):
+            # A single endpoint goes on being asked: a request that it served since is the trial.
+            self._apply(watched, "recovery_due", at_ns, "requests still go there: it is the only one")
         if effect.event is not None:
             cause = (
                 traffic_cause(outcome, watched.health.traffic_failures + 1, watched.passes) if outcome != "ok" else "a request succeeded"
