@@ -152,7 +152,7 @@ def sustained(loadcell: Loadcell, server: lab.Server, itl_ms: float, streams: in
         next(lines)
         for line in lines:
             last = json.loads(line)["attempts"][-1]
-            arrivals.append(np.cumsum(np.array(last["chunk_us"], dtype=np.int64)))
+            arrivals.append(truth.arrivals_us(last["chunk_us"]))
             coalesced += last.get("coalesced", 0)
     at_us = np.concatenate(arrivals)
     low, high = np.percentile(at_us, [25, 75])

@@ -23,6 +23,12 @@ class Timeline:
     events_ns: Stamps
 
 
+def arrivals_us(written: list[int]) -> "np.ndarray":
+    """A record's `chunk_us` as it stands in the file (first arrival, first gap, changes of the gap) -> arrivals."""
+    coded = np.array(written, dtype=np.int64)
+    return np.concatenate([coded[:1], coded[:1] + np.cumsum(np.cumsum(coded[1:]))])
+
+
 def read_words(path: Path) -> dict[int, tuple[int, int, Stamps]]:
     """A log of 64-bit words: [seq, a, b, n, stamp × n] per request -> seq -> (a, b, stamps)."""
     words = np.fromfile(path, dtype=np.int64)
@@ -56,7 +62,7 @@ def read_records(path: Path) -> dict[int, Timeline]:
             if record["outcome"] != "ok" or record.get("phase", "measure") != "measure":
                 continue
             last = record["attempts"][-1]
-            events = np.cumsum(np.array(last["chunk_us"], dtype=np.int64)) * 1000 + origin_ns
+            events = arrivals_us(last["chunk_us"]) * 1000 + origin_ns
             if last["input_tokens"] in rows:
                 raise ValueError(f"{path}: two records with input_tokens {last['input_tokens']}: was the server asked with tag=1?")
             rows[last["input_tokens"]] = Timeline(last["sent_ns"] + origin_ns, record["scheduled_ns"] + origin_ns, events)

@@ -6,12 +6,15 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from operator import sub
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadcell.clock import Anchor
 from loadcell.errors import EnvironmentFailure, UserError
@@ -21,6 +24,7 @@ SCHEMA: Final = "loadcell.records/1"
 _BOM: Final = b"\xef\xbb\xbf"
 _JOIN_BUFFER: Final = 1 << 20
 _TAIL_STEP: Final = 1 << 16
+_CODED: Final = 2  # a list of this many arrivals or fewer is written as it is
 
 
 class LogHeader(Struct, frozen=True):
@@ -72,8 +76,28 @@ def encode_header(header: LogHeader) -> bytes:
 
 
 def encode_record(record: RequestRecord) -> bytes:
-    """One line, newline included. Chunk times are µs differences, so that a token costs about 6 bytes."""
+    """One line, newline included.
+
+    `chunk_us` is written as its first element, the first gap, and then how each gap differs from the one before: tokens come at a pace, so
+    that most cost four bytes.
+    """
+    if any(len(attempt.chunk_us) > _CODED for attempt in record.attempts):
+        attempts = [replace(attempt, chunk_us=_paced(attempt.chunk_us)) for attempt in record.attempts]
+        record = replace(record, attempts=attempts)
     return _encoder.encode(record) + b"\n"
+
+
+def _paced(chunk_us: list[int]) -> list[int]:
+    """First arrival, first gap, then the differences of gap to gap."""
+    return [*chunk_us[:2], *map(sub, chunk_us[2:], chunk_us[1:-1])]
+
+
+def _unpaced(record: RequestRecord) -> RequestRecord:
+    """A record as it was decoded, its gaps made whole again (in place: it is nobody else's yet)."""
+    for attempt in record.attempts:
+        if len(attempt.chunk_us) > _CODED:
+            attempt.chunk_us[1:] = accumulate(attempt.chunk_us[1:])
+    return record
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
@@ -139,7 +163,7 @@ class Log:
 
     def __iter__(self) -> Iterator[RequestRecord]:
         for _offset, _length, record in _lines(self.path, _record_decoder, self._start, self._end, first_line=2):
-            yield record
+            yield _unpaced(record)
 
 
 def read_log(path: Path | str) -> Log:

@@ -96,7 +96,8 @@ class Attempt(Struct, frozen=True, omit_defaults=True, gc=False):
     """One try of one request at one endpoint. Stamps: ns since the run's origin.
 
     `chunk_us` holds the arrival of every output-carrying event: the first element is µs since the origin, each later one the
-    difference to its predecessor (µs, of the rounded absolute times, so that rounding never adds up).
+    difference to its predecessor (µs, of the rounded absolute times, so that rounding never adds up). In the file each difference but
+    the first is written as its change against the one before (`recordlog`).
     `chunk_tokens` is null unless the server told the tokens of each chunk.
     `coalesced` counts output events that shared a read with a later event (their stamp is an upper bound);
     `clock_stamps` those stamped by our own clock instead of the kernel.
