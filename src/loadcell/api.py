@@ -22,7 +22,6 @@ from loadcell.load.runner import Run, Watcher
 from loadcell.load.signals import catching, leave
 from loadcell.output import OutputSpec
 from loadcell.scenario import Scenario
-from loadcell.seeds import fresh
 
 if TYPE_CHECKING:
     from loadcell.metrics.facts import RunFacts
@@ -69,9 +68,9 @@ def bench(**flags: Any) -> BenchResult:
 
     Nothing is printed. Raises UserError for what `loadcell bench` would refuse, EnvironmentFailure for what this machine cannot do.
     """
-    from loadcell.flags.resolve import scenario_from_flags, with_api_key
+    from loadcell.flags.resolve import scenario_from_flags, with_api_key, with_fresh_seed
 
-    scenario, output = scenario_from_flags({"seed": fresh(), **flags})
+    scenario, output = scenario_from_flags(with_fresh_seed(flags))
     return run_scenario(with_api_key(scenario, os.environ), output, Watcher())
 
 

@@ -205,7 +205,8 @@ def test_what_a_probes_answer_means(status: int | None, first: str, later: str) 
         (101, 0, 9, "tokens_flowing"),
         (99, 1, 0.5, None),  # a token may still come
         (99, 1, 1, "probe_failed"),
-        (99, 0, 0, "probe_failed"),
+        (99, 0, 0.5, None),  # between two answers
+        (99, 0, 1, "probe_failed"),
         (0, 0, 0, "probe_failed"),
     ],
 )

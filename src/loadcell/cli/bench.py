@@ -7,7 +7,6 @@ from typing import Any
 
 from loadcell.client.limits import Timeouts
 from loadcell.flags.table import EVERY, FLAGS
-from loadcell.seeds import fresh
 
 TABLE = EVERY
 LISTS = tuple(flag.spelling for flag in FLAGS.values() if flag.kind == "texts" and flag.name != "slo")
@@ -19,10 +18,10 @@ def bench(**given: Any) -> int:
     The run is written to a folder: its records, a summary in JSON, and a report in Markdown. The flags of vllm bench serve that keep
     their meaning are taken under their names; those that have none here are refused, naming the substitute.
     """
-    from loadcell.flags.resolve import scenario_from_flags, with_api_key
+    from loadcell.flags.resolve import scenario_from_flags, with_api_key, with_fresh_seed
 
     told = {name: value for name, value in given.items() if value not in (None, [], ())}
-    scenario, output = scenario_from_flags({"seed": fresh(), **told})
+    scenario, output = scenario_from_flags(with_fresh_seed(told))
     for notice in _notices(given, scenario.target.api_key_env):
         print(f"loadcell: {notice}", file=sys.stderr)
     # After the checks: wrong use is answered before the machinery is loaded.

@@ -207,8 +207,9 @@ def judge_failed_probe(
     """What a failed probe counts for. Null: not yet known.
 
     Output seen after the probe started makes the failure a warning. A refused probe fails within a millisecond, before the next token can
-    have come, so while requests are in flight their tokens are waited for, one second from the probe's start.
+    have come, so where requests are in flight, or tokens came just before, the next ones are waited for, one second from the probe's start.
     """
     if last_token_ns >= started_ns:
         return "tokens_flowing"
-    return None if in_flight > 0 and now_ns < started_ns + _GRACE_NS else "probe_failed"
+    awaited = in_flight > 0 or (last_token_ns > 0 and last_token_ns >= started_ns - _GRACE_NS)
+    return None if awaited and now_ns < started_ns + _GRACE_NS else "probe_failed"

@@ -23,6 +23,7 @@ from loadcell.metrics.slo import parse_goodput, parse_slo
 from loadcell.output import OutputSpec
 from loadcell.scenario import SamplingSpec, Scenario
 from loadcell.schedule import ScheduleSpec
+from loadcell.seeds import fresh
 from loadcell.workload.spec import WorkloadSpec
 
 DEFAULT_PROMPTS: Final = 1000
@@ -51,6 +52,14 @@ def scenario_from_flags(given: Mapping[str, Any]) -> tuple[Scenario, OutputSpec]
     values = read(given)
     output = _output(values)
     return _scenario(values, output.name), output
+
+
+def with_fresh_seed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` with a new seed, so that a run repeats no prompts by accident. A run that names its seed, its cell or its repeat, or asks for the
+    same prompts, is part of something that is to be reproduced: it keeps the fixed one.
+    """
+    fixed = any(given.get(name) for name in ("cell", "repeat", "same_prompts")) or given.get("seed") is not None
+    return dict(given) if fixed else {**given, "seed": fresh()}
 
 
 def with_api_key(scenario: Scenario, environment: Mapping[str, str]) -> Scenario:

@@ -164,7 +164,7 @@ _LOAD: Final = (
         "int",
         "Fixes prompts, lengths and arrivals. One that was used before repeats its prompts, which a server may have cached.",
         default=0,
-        shown="a new one each run, recorded",
+        shown="a new one each run, recorded; 0 with --cell, --repeat or --same-prompts",
     ),
 )
 

@@ -137,7 +137,15 @@ def test_hits_that_nobody_asked_for_make_a_run_suspect(bench: Bench, endpoints: 
     """Two runs by hand with one seed: the second one finds its prompts in the cache, and the server's own counters tell."""
     with running_engine() as one, running_engine() as other:
         urls = [one.base_url, other.base_url][:endpoints]
-        flags: dict[str, Any] = {"input_len": 128, "output_len": 4, "num_prompts": 20, "concurrency": 2, "model": None, "tokenizer": "auto"}
+        flags: dict[str, Any] = {
+            "seed": 7,
+            "input_len": 128,
+            "output_len": 4,
+            "num_prompts": 20,
+            "concurrency": 2,
+            "model": None,
+            "tokenizer": "auto",
+        }
         first, second = (bench(*urls, **flags) for _ in range(2))
         asked = bench(*urls, **flags, same_prompts=True)
     rates = [endpoint.prefix_cache_hit_rate for endpoint in first.summary.endpoints]
