@@ -78,7 +78,9 @@ def facts_of(scenario: Scenario, run_id: str, journal: Journal, target: Target, 
         strategy=scenario.endpoint.strategy,
         healthy_at_end=tuple(pool.healthy_names()),
         ejections=journal.ejections,
-        workers=tuple(worker_facts(told, open_loop=mode(schedule) != "closed") for told in journal.reports),
+        workers=tuple(
+            worker_facts(told, open_loop=mode(schedule) != "closed") for told in sorted(journal.reports, key=lambda told: told.worker)
+        ),
         probes={name: ProbeFacts(sent=count.sent, failed=count.failed) for name, count in pool.probe_counts().items()},
         prefix_asked=_asks_for_prefixes(scenario.workload),
         stamps="kernel" if target.kernel_stamps else "clock",
