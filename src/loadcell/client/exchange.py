@@ -1,8 +1,8 @@
 """One attempt in flight: what was sent, what came back and when. Raw reads are kept as they are until there is time to parse them."""
 
-import itertools
 import time
 from array import array
+from operator import sub
 from typing import Any, Final, Literal
 
 from loadcell.client.connection import Connection
@@ -171,4 +171,4 @@ def _deltas_us(stamps: "array[int]", origin_ns: int) -> list[int]:
     if not stamps:
         return []
     whole = [(stamp - origin_ns) // 1000 for stamp in stamps]
-    return [whole[0], *[later - earlier for earlier, later in itertools.pairwise(whole)]]
+    return [whole[0], *map(sub, whole[1:], whole)]

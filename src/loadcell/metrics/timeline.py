@@ -35,7 +35,10 @@ class TokenBins:
             self._times.fromlist(list(accumulate(chunks)))
             counts = chunk_token_counts(attempt)
             share = 1.0 if attempt.output_tokens is None else attempt.output_tokens / len(chunks)
-            self._tokens.fromlist([*counts] if counts is not None else [share] * len(chunks))
+            if counts is None:
+                self._tokens += array("d", (share,)) * len(chunks)
+            else:
+                self._tokens.fromlist([*counts])
         elif attempt.output_tokens and attempt.done_ns is not None:
             self._times.append(attempt.done_ns // 1000)
             self._tokens.append(attempt.output_tokens)

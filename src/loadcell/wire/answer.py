@@ -31,6 +31,7 @@ _GENERAL, _CHUNK, _EVENT = 0, 1, 2
 _NO_TEMPLATE: Final = (b"", b"")
 _MOST_LEARNS: Final = 8
 _WORTH_LEARNING: Final = 4
+_UNPRINTABLE: Final = "\n"
 
 
 def _chunk_start(size: int, digits: int) -> bytes:
@@ -210,10 +211,15 @@ class AnswerReader:
                     if after and data.endswith(after) and data.startswith(before, skip):
                         raw = data[skip + len(before) : -len(after)]
                         # No quote, backslash, control character or broken UTF-8: as it stands it is what the JSON string says.
-                        if raw and 34 not in raw and 92 not in raw and (text := raw.decode(errors="replace")).isprintable():
-                            add_chunk(stamp)
-                            add_text(text)
-                            continue
+                        if raw and 34 not in raw and 92 not in raw:
+                            try:
+                                text = raw.decode()
+                            except UnicodeDecodeError:
+                                text = _UNPRINTABLE
+                            if text.isprintable():
+                                add_chunk(stamp)
+                                add_text(text)
+                                continue
                     if data.endswith(b"}\n\n\r\n") and (taken := take(data[skip:-4], stamp)):
                         if taken == OUTPUT and self._learns:
                             before, after = self._learn(data[skip:-4])
