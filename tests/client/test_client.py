@@ -374,3 +374,14 @@ def test_headers_are_sent_with_every_request_and_nothing_else_is_added():
     assert request.headers["host"] == server.name
     assert request.headers["accept-encoding"] == "identity"
     assert request.path == "/v1/chat/completions"
+
+
+def test_a_flood_of_events_is_not_kept_raw():
+    flood = b"".join(part for _, part in sse(*[chat_event("a" * 100)] * 4_000) if isinstance(part, bytes))
+    with ScriptedServer([(0.0, flood), (0.0, HANG)]) as server, client_of(server) as client:
+        exchange = start(client)
+        raw = []
+        while len(exchange.reader.tally.chunks) < 2_000 and exchange.stage != "ended":
+            client.poll(time.monotonic_ns() + S // 50)
+            raw.append(sum(map(len, exchange.datas)))
+        assert max(raw) <= 32 * 4_096

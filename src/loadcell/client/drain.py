@@ -19,6 +19,7 @@ TICK_NS: Final = 2_000_000
 EAGER_BELOW_NS: Final = 2_000_000  # gaps between tokens shorter than this are not worth sleeping through
 EAGER_BELOW_READS_PER_S: Final = 2_000
 PARSE_AT_READS: Final = 32  # raw reads that a stream may hold before it is parsed in passing
+_BIG_READ: Final = 4_096  # a read of many events at once: kept raw, streams that come faster than they are read would fill the memory
 _LOOK_EVERY_POLLS: Final = 32  # how often that is looked at: a poll adds one read to a stream at most
 
 _ADAPT_NS: Final = 50_000_000
@@ -113,6 +114,7 @@ class Drain:
         ready = self._epoll.poll(0, _MAX_EVENTS)
         polled, previous, offset = monotonic_ns(), self._polled_ns, self._offset_ns
         hot, clock_reads, others = self.hot, 0, 0
+        big: list[Exchange] = []
         self.polls += 1
         for fd, _ in ready:
             stream = hot.get(fd)
@@ -147,6 +149,8 @@ class Drain:
                 exchange.clock_reads.append(len(exchange.datas))
             add_data(data)
             add_stamp(stamp)
+            if len(data) > _BIG_READ:
+                big.append(exchange)
             left = exchange.left
             if left == CHUNKED:
                 if data.endswith(b"\r\n\r\n") or len(data) < 4:
@@ -155,14 +159,20 @@ class Drain:
                 exchange.left = left = left - len(data)
                 if left <= 0:
                     self.finish(exchange)
-        if self.polls % _LOOK_EVERY_POLLS == 0:
-            self.backlog = [stream[3] for stream in hot.values() if len(stream[3].datas) >= PARSE_AT_READS]
         self._polled_ns = began  # what came while the kernel was looking is reported by the next poll
         self.clock_reads += clock_reads
         self.kernel_reads += len(ready) - others - clock_reads
         self._reads += len(ready)
-        if polled - self._adapt_at >= _ADAPT_NS:
-            self._adapt(polled)
+        self._tidy(big, polled)
+
+    def _tidy(self, big: list[Exchange], now: int) -> None:
+        """After the reads: what must not stay raw for long, and now and then the tick."""
+        for exchange in big:
+            exchange.parse()
+        if self.polls % _LOOK_EVERY_POLLS == 0:
+            self.backlog = [stream[3] for stream in self.hot.values() if len(stream[3].datas) >= PARSE_AT_READS]
+        if now - self._adapt_at >= _ADAPT_NS:
+            self._adapt(now)
 
     def _may_have_ended(self, exchange: Exchange, data: bytes) -> None:
         """The read ends as a chunked body would. Where the stream's own end is there too nothing needs to be parsed to know."""
