@@ -25,6 +25,7 @@ _LOOK_EVERY_POLLS: Final = 32  # how often that is looked at: a poll adds one re
 _ADAPT_NS: Final = 50_000_000
 _OFFSET_NS: Final = NS_PER_S
 _MAX_EVENTS: Final = 16_384
+_WAY_NS: Final = 100_000
 _DONE: Final = b"data: [DONE]\n\n"
 _DONE_CHUNK: Final = _DONE + b"\r\n"
 _DONE_AND_END: Final = _DONE_CHUNK + b"0\r\n\r\n"
@@ -159,7 +160,8 @@ class Drain:
                 exchange.left = left = left - len(data)
                 if left <= 0:
                     self.finish(exchange)
-        self._polled_ns = began  # what came while the kernel was looking is reported by the next poll
+        # What came while the kernel was looking, or was stamped and still on its way to its socket, is reported by the next poll.
+        self._polled_ns = began - _WAY_NS
         self.clock_reads += clock_reads
         self.kernel_reads += len(ready) - others - clock_reads
         self._reads += len(ready)
