@@ -8,6 +8,7 @@ import pytest
 
 from loadcell.api import BenchResult
 from loadcell.client.stamps import kernel_stamps_work
+from loadcell.clock import realtime_offset_ns
 from loadcell.sim.inprocess import RunningEngine
 
 pytestmark = [
@@ -32,6 +33,7 @@ def test_ttft_and_gaps_agree_with_what_the_engine_sent(
     prompts: int,
     workers: int,
 ) -> None:
+    offset_ns = realtime_offset_ns()
     engine = engines(ttft_ms=150.0, itl_ms=itl_ms)
     result = load(engine, prompts=prompts, tokens=tokens, concurrency=streams, workers=workers)
     joined = pairs(result, engine)
@@ -61,7 +63,9 @@ def test_ttft_and_gaps_agree_with_what_the_engine_sent(
     icl = result.summary.whole.latency.icl
     truth_p50 = float(np.median([b - a for pair in joined for a, b in pairwise(pair.line.chunk_ns)])) / MS
     assert icl.percentiles_ms["p50"] == pytest.approx(truth_p50, rel=0.02)
-    assert result.summary.whole.stamps.clock_share < 0.05
+    # A host that steps the wall clock meanwhile takes the kernel's stamps away, not the truth of the figures above.
+    stepped = abs(realtime_offset_ns() - offset_ns) > 100_000
+    assert result.summary.whole.stamps.clock_share < 0.05 or stepped
 
 
 @pytest.mark.parametrize("stream", [True, False])

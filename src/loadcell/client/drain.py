@@ -23,7 +23,9 @@ _BIG_READ: Final = 4_096  # a read of many events at once: kept raw, streams tha
 _LOOK_EVERY_POLLS: Final = 32  # how often that is looked at: a poll adds one read to a stream at most
 
 _ADAPT_NS: Final = 50_000_000
-_OFFSET_NS: Final = NS_PER_S
+_UNDISTURBED_NS: Final = 5_000
+_STEP_NS: Final = 20_000
+_NEVER_NS: Final = 1 << 62
 _MAX_EVENTS: Final = 16_384
 _WAY_NS: Final = 100_000
 _DONE: Final = b"data: [DONE]\n\n"
@@ -60,7 +62,6 @@ class Drain:
         self._epoll = select.epoll()
         now = time.monotonic_ns()
         self._offset_ns = realtime_offset_ns()
-        self._offset_at = now
         self._polled_ns = now
         self._next_tick = now
         self._adapt_at = now
@@ -111,7 +112,7 @@ class Drain:
 
     def _drain(self) -> None:
         monotonic_ns, unpack = time.monotonic_ns, _timespec.unpack
-        began = monotonic_ns()
+        began = self._look_at_clocks()
         ready = self._epoll.poll(0, _MAX_EVENTS)
         polled, previous, offset = monotonic_ns(), self._polled_ns, self._offset_ns
         hot, clock_reads, others = self.hot, 0, 0
@@ -167,6 +168,18 @@ class Drain:
         self._reads += len(ready)
         self._tidy(big, polled)
 
+    def _look_at_clocks(self) -> int:
+        """Where the wall clock, which the kernel stamps with, stands against ours; the time. A machine's host may step it many times a second:
+        what came around a step has no stamp that can be believed.
+        """
+        before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+        if after - before < _UNDISTURBED_NS:
+            offset = wall - (before + after) // 2
+            if abs(offset - self._offset_ns) > _STEP_NS:
+                self._polled_ns = _NEVER_NS
+            self._offset_ns = offset
+        return after
+
     def _tidy(self, big: list[Exchange], now: int) -> None:
         """After the reads: what must not stay raw for long, and now and then the tick."""
         for exchange in big:
@@ -205,5 +218,3 @@ class Drain:
             self.tick_ns = min(TICK_NS, gap_ns // 4)
             if not before:
                 self._next_tick = now + self.tick_ns
-        if now - self._offset_at >= _OFFSET_NS:
-            self._offset_ns, self._offset_at = realtime_offset_ns(), now
