@@ -1,0 +1,1 @@
+"""Machines that services run on."""
