@@ -87,7 +87,7 @@ class FleetSpec(Struct, frozen=True, forbid_unknown_fields=True):
     served_model_name: str | None = None
     replicas: int = 1
     devices_per_replica: int | None = None
-    devices: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = None
+    devices: tuple[int | tuple[int, ...], ...] | None = None
     vendor: Vendor = "auto"
     port: int | Literal["auto"] = "auto"
     args: dict[str, Any] | tuple[str, ...] = {}
