@@ -16,24 +16,46 @@ from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.metrics.facts import RunFacts
 from loadcell.metrics.summary import Summary
 from loadcell.records import RequestRecord
-from loadcell.report import markdown, seed, vllm
+from loadcell.report import experiment_markdown, markdown, seed, vllm
 from loadcell.report.existing import is_stream
+from loadcell.report.experiment import RESULTS_SCHEMA, ExperimentResults
 from loadcell.report.vllm import VllmOptions
 
 SUMMARY_NAME: Final = "summary.json"
 REPORT_NAME: Final = "report.md"
+RESULTS_NAME: Final = "results.json"
 _FLUSH: Final = 1 << 20
 
 
 def write_derived(run_dir: Path, summary: Summary) -> tuple[Path, Path]:
     """Write (or make again) summary.json and report.md in the run's folder; gives their paths. Both are rendered before either is written."""
     as_json = msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n"
-    as_markdown = markdown.render(summary).encode()
-    paths = run_dir / SUMMARY_NAME, run_dir / REPORT_NAME
-    for path, body in zip(paths, (as_json, as_markdown), strict=True):
+    return _write_pair((run_dir / SUMMARY_NAME, as_json), (run_dir / REPORT_NAME, markdown.render(summary).encode()))
+
+
+def write_results(folder: Path, results: ExperimentResults) -> tuple[Path, Path]:
+    """Write (or make again) results.json and report.md of an experiment. Files of these names that are not ours are kept: ours then stand beside
+    them as loadcell-results.json and loadcell-report.md.
+    """
+    as_json = msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n"
+    before = "" if _is_ours(folder) else "loadcell-"
+    as_markdown = experiment_markdown.render(results).encode()
+    return _write_pair((folder / f"{before}{RESULTS_NAME}", as_json), (folder / f"{before}{REPORT_NAME}", as_markdown))
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether both names are free, or hold what we wrote."""
+    results = folder / RESULTS_NAME
+    if not results.exists():
+        return not (folder / REPORT_NAME).exists()
+    return f'"schema": "{RESULTS_SCHEMA}"'.encode() in results.read_bytes()[-200:]
+
+
+def _write_pair(one: tuple[Path, bytes], other: tuple[Path, bytes]) -> tuple[Path, Path]:
+    for path, body in (one, other):
         with _failures_named(path):
             _write_whole(path, [body])
-    return paths
+    return one[0], other[0]
 
 
 def write_seed(path: str | Path, records: Iterable[RequestRecord], facts: RunFacts, *, overwrite: bool = False) -> None:

@@ -51,16 +51,17 @@ def _body(summary: Summary) -> list[str]:
         run_tables.purity(summary),
         run_tables.rules(summary),
     ]
-    lines = [line for table in shown if table.rows for line in _table(table)]
+    lines = [line for table in shown if table.rows for line in table_lines(table)]
     remarks = run_tables.remarks(summary)
     if remarks:
         lines += ["## Notices", "", *(f"- {paragraph(remark)}" for remark in remarks), ""]
-    return lines + _table(run_tables.environment(summary))
+    return lines + table_lines(run_tables.environment(summary))
 
 
-def _table(table: Table) -> list[str]:
+def table_lines(table: Table, *, too_few_note: bool = True) -> list[str]:
+    """A heading, the table and its notes."""
     lines = [f"## {table.title}", "", _row(table.header), "|" + " --- |" * len(table.header), *(_row(row) for row in table.rows), ""]
-    notes = [*table.notes, *([TOO_FEW_NOTE] if tables.any_marked(table) else [])]
+    notes = [*table.notes, *([TOO_FEW_NOTE] if too_few_note and tables.any_marked(table) else [])]
     for note in notes:
         lines += [paragraph(note), ""]
     return lines
@@ -71,9 +72,8 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _remake(summary: Summary) -> list[str]:
-    """How to make this report, and this run, again. The spec is JSON in a fence longer than any run of backticks in it."""
+    """How to make this report, and this run, again."""
     spec = msgspec.json.format(msgspec.json.encode(summary.run.spec), indent=2).decode()
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", spec)), default=0))
     lines = [
         "## Again",
         "",
@@ -82,4 +82,10 @@ def _remake(summary: Summary) -> list[str]:
     ]
     if not summary.run.spec:
         return [*lines, f"The scenario of the run: {MISSING}", ""]
-    return [*lines, "The scenario of the run, secrets left out:", "", f"{fence}json", spec, fence, ""]
+    return [*lines, "The scenario of the run, secrets left out:", "", *fenced(spec, "json")]
+
+
+def fenced(text: str, language: str = "") -> list[str]:
+    """Text as it stands, in a fence longer than any run of backticks in it."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return [f"{fence}{language}", text, fence, ""]
