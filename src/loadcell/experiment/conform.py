@@ -1,0 +1,255 @@
+"""The tree of a TOML file -> ExperimentSpec. Keys in kebab or snake case; an unknown one is refused with the nearest right one. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import Struct
+
+from loadcell.errors import UserError
+from loadcell.experiment.offered import Offered
+from loadcell.experiment.spec import NAME_RULE, ExperimentSpec, Place, ScenarioRow, SpecError, TargetUrls, is_name
+from loadcell.flags.table import ALIASES, ALREADY_SO, FLAGS
+from loadcell.flags.values import unknown
+from loadcell.fleet import spec as fleet_spec
+from loadcell.metrics.slo import parse_slo
+
+# Flags that an experiment says otherwise, or that have no place in it.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("base_url", "host", "port", "ports"), "say where running services are in [target] base-url; those of [fleet] are known"),
+    **dict.fromkeys(("cell", "repeat"), "each cell is given its own"),
+    "seed": "give one seed for the experiment, at the top of the file",
+    "output_dir": "give it at the top of the file, or as --output-dir of `loadcell run`",
+    **dict.fromkeys(("output_file", "overwrite"), "every cell's requests are written to raw_outputs/ of the run's folder"),
+    **dict.fromkeys(
+        ("save_result", "save_detailed", "append_result", "result_dir", "result_filename", "percentile_metrics", "metric_percentiles"),
+        "results.json of the run's folder holds the figures; `loadcell bench` writes this one",
+    ),
+    **dict.fromkeys(("progress", "quiet", "strict"), "give it to `loadcell run`"),
+}  # fmt: skip
+_BENCH_ONLY: Final = {
+    "name": "the experiment's name stands at the top of the file, a scenario's in its [[scenario]]",
+    "slo": "give limits as [[slo]], or as slo = [...] of a scenario",
+    "gate": "give it at the top of the file, or in a [[scenario]]",
+}
+_AMOUNTS: Final = (
+    ("start_timeout", fleet_spec.seconds), ("stall_timeout", fleet_spec.seconds), ("ready_request_timeout", fleet_spec.seconds),
+    ("stop_timeout", fleet_spec.seconds), ("log_cap", fleet_spec.size_bytes),
+)  # fmt: skip
+_AS_THEY_STAND: Final = ("args", "env", "config")  # tables whose keys are the engine's
+_SLO_KEYS: Final = ("metric", "statistic", "limit")
+_ROW_KEYS: Final = ("name", "slo", "gate", "repeats")
+
+
+def experiment_from(tree: Mapping[str, Any], name: str) -> ExperimentSpec:
+    """`name` holds where the tree gives none. SpecError names the place of what cannot be used."""
+    top = _keys(tree, tuple(f for f in ExperimentSpec.__struct_fields__ if f != "origins"), ())
+    fleet, target = top.pop("fleet", None), top.pop("target", None)
+    if fleet is None and target is None:
+        raise SpecError((), "there is neither [fleet], services to start, nor [target], services that run already: give one")
+    made: dict[str, Any] = {
+        "name": name,
+        **{key: top[key] for key in top if key not in ("bench", "scenario", "slo")},
+        "bench": _flags(_table(top.get("bench", {}), ("bench",)), ("bench",), {**_ELSEWHERE, **_BENCH_ONLY}),
+    }
+    rows = tuple(_row(row, ("scenario", at)) for at, row in enumerate(_tables(top.get("scenario", ()), ("scenario",))))
+    spec: ExperimentSpec = _convert(made, ExperimentSpec, ())
+    if spec.repeats < 1:
+        raise SpecError(("repeats",), f"{spec.repeats}: must be 1 or more")
+    _check_name(spec.name, ("name",))
+    return msgspec.structs.replace(
+        spec,
+        scenario=rows,
+        slo=_slos(top.get("slo", ()), ("slo",)),
+        fleet=None if fleet is None else fleet_from(_table(fleet, ("fleet",)), ("fleet",)),
+        target=None if target is None else _target(_table(target, ("target",))),
+    )
+
+
+def fleet_from(table: Mapping[str, Any], place: Place) -> fleet_spec.FleetSpec:
+    """`[fleet]`, with its times and sizes checked."""
+    tree = _struct_keys(table, fleet_spec.FleetSpec, place)
+    if isinstance(tree.get("env"), Mapping):  # every variable is a text, and a number in it is how people write one
+        tree["env"] = {key: str(value) if type(value) in (int, float) else value for key, value in tree["env"].items()}
+    if isinstance(tree.get("executable"), Mapping):
+        raise SpecError((*place, "executable"), "expected a program, or the list of its words")
+    made: fleet_spec.FleetSpec = _convert(tree, fleet_spec.FleetSpec, place)
+    for key, read in _AMOUNTS:
+        try:
+            read(getattr(made, key), key)
+        except UserError as wrong:
+            raise SpecError((*place, key), str(wrong)) from None
+    if made.replicas < 1:
+        raise SpecError((*place, "replicas"), f"{made.replicas}: must be 1 or more")
+    return made
+
+
+def _target(table: Mapping[str, Any]) -> TargetUrls:
+    keys = _keys(table, TargetUrls.__struct_fields__, ("target",))
+    urls = keys.get("base_url", ())
+    keys["base_url"] = [urls] if isinstance(urls, str) else urls
+    if not urls:
+        raise SpecError(("target", "base_url"), "give at least one URL")
+    made: TargetUrls = _convert(keys, TargetUrls, ("target",))
+    return made
+
+
+def _row(row: Mapping[str, Any], place: Place) -> ScenarioRow:
+    own = {_snake(key): value for key, value in row.items() if _snake(key) in _ROW_KEYS}
+    flags = _flags({key: value for key, value in row.items() if _snake(key) not in _ROW_KEYS}, place, _ELSEWHERE)
+    if "slo" in own:
+        own["slo"] = _slos(own["slo"], (*place, "slo"))
+    made: ScenarioRow = msgspec.structs.replace(_convert(own, ScenarioRow, place), flags=flags)
+    if made.repeats is not None and made.repeats < 1:
+        raise SpecError((*place, "repeats"), f"{made.repeats}: must be 1 or more")
+    if made.name is not None:
+        _check_name(made.name, (*place, "name"))
+    return made
+
+
+def _check_name(name: str, place: Place) -> None:
+    if not is_name(name):
+        raise SpecError(place, f"{name!r}: {NAME_RULE}")
+
+
+def _flags(table: Mapping[str, Any], place: Place, elsewhere: Mapping[str, str]) -> dict[str, Any]:
+    """Flags of `loadcell bench` by their snake_case names; one that is none, or that an experiment says otherwise, is refused."""
+    known = (*FLAGS, *ALIASES, *ALREADY_SO)
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        name, here = _snake(key), (*place, key)
+        if name in elsewhere:
+            raise SpecError(here, elsewhere[name])
+        if name not in known:
+            near = get_close_matches(name, [*known, *(_ROW_KEYS if place[0] == "scenario" else ())], n=1)
+            raise SpecError(here, f"unknown key {key}: did you mean {near[0]}?" if near else unknown(name))
+        if name in out:
+            raise SpecError(here, f"{name} is given twice, with - and with _: keep one")
+        out[name] = _plain(name, value)
+    return out
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A flag's value as files and hashes carry it: no infinity, which JSON does not know, and `${KEY}` of a switch as true or false."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, Offered):
+        flag = FLAGS.get(name) or ALIASES.get(name)
+        switch = {"true": True, "false": False}.get(value.lower()) if flag is not None and flag.kind == "switch" else None
+        return str(value) if switch is None else switch
+    return value
+
+
+def _slos(given: Any, place: Place) -> tuple[str, ...]:
+    """`[[slo]]` tables and texts -> texts, each one checked."""
+    items = [given] if isinstance(given, (str, Mapping)) else given
+    if not isinstance(items, (list, tuple)):
+        raise SpecError(place, f"{given!r}: expected limits such as 'ttft p95 <= 200ms'")
+    texts = [str(item) if isinstance(item, str) else _slo_text(item, (*place, at)) for at, item in enumerate(items)]
+    for text in texts:
+        try:
+            parse_slo(text, "slo")
+        except UserError as wrong:
+            raise SpecError(place, str(wrong)) from None
+    return tuple(texts)
+
+
+def _slo_text(item: Any, place: Place) -> str:
+    """metric = "ttft", statistic = "p95", limit = "200ms" -> `ttft p95 <= 200ms`."""
+    table = _keys(_table(item, place), _SLO_KEYS, place)
+    metric, limit = table.get("metric"), table.get("limit")
+    if not isinstance(metric, str):
+        raise SpecError((*place, "metric"), "give the metric that is limited, such as ttft, tpot, e2e or success_rate")
+    if isinstance(limit, bool) or not isinstance(limit, (str, int, float)):
+        raise SpecError((*place, "limit"), "give the limit with its unit, such as '200ms' or '99%'")
+    sign = ">=" if metric.lower().startswith("success") else "<="
+    return " ".join(filter(None, (metric, str(table.get("statistic", "")), sign, str(limit))))
+
+
+def _struct_keys(table: Mapping[str, Any], struct: type[Struct], place: Place) -> dict[str, Any]:
+    """`_keys`, and the same in every table below that is a struct of ours."""
+    below = _keys(table, struct.__struct_fields__, place)
+    for field in msgspec.structs.fields(struct):
+        inner = next((kind for kind in _kinds(field.type) if isinstance(kind, type) and issubclass(kind, Struct)), None)
+        value = below.get(field.name)
+        if inner is None or field.name in _AS_THEY_STAND:
+            continue
+        if isinstance(value, Mapping):
+            below[field.name] = _struct_keys(value, inner, (*place, field.name))
+        elif isinstance(value, (list, tuple)):
+            below[field.name] = [
+                _struct_keys(item, inner, (*place, field.name, at)) if isinstance(item, Mapping) else item for at, item in enumerate(value)
+            ]
+    return below
+
+
+def _kinds(kind: Any) -> Iterable[Any]:
+    yield kind
+    for argument in get_args(kind):
+        yield from _kinds(argument)
+
+
+def _keys(table: Mapping[str, Any], known: Iterable[str], place: Place) -> dict[str, Any]:
+    """The table under snake_case names. SpecError for one that is not known, and for two spellings of one."""
+    out: dict[str, Any] = {}
+    names = tuple(known)
+    for key, value in table.items():
+        name = _snake(key)
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            instead = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+            raise SpecError((*place, key), f"unknown key {key}: {instead}")
+        if name in out:
+            raise SpecError((*place, key), f"{name} is given twice, with - and with _: keep one")
+        out[name] = value
+    return out
+
+
+def _table(value: Any, place: Place) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SpecError(place, f"{value!r}: expected a table")
+    return value
+
+
+def _tables(value: Any, place: Place) -> Iterable[Mapping[str, Any]]:
+    if not isinstance(value, (list, tuple)):
+        raise SpecError(place, "expected tables: write [[scenario]], with two brackets")
+    return [_table(item, (*place, at)) for at, item in enumerate(value)]
+
+
+def _convert(tree: Mapping[str, Any], kind: type[Any], place: Place) -> Any:
+    """msgspec's strict conversion; what `${KEY}` offered is text, and is read as the type that its place wants."""
+    texts = [key for key, value in tree.items() if isinstance(value, Offered)]
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    read = dict(tree)
+    for key in texts:
+        read[key] = _read_text(str(tree[key]), fields[key], (*place, key))
+    try:
+        return msgspec.convert(read, kind)
+    except msgspec.ValidationError as wrong:
+        text, _, path = str(wrong).partition(" - at `$")
+        raise SpecError((*place, *_path(path.rstrip("`"))), text[0].lower() + text[1:]) from None
+
+
+def _read_text(text: str, kind: Any, place: Place) -> Any:
+    try:
+        return msgspec.convert(text, kind)
+    except msgspec.ValidationError:
+        pass
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError as wrong:
+        raise SpecError(place, f"{text!r}: {wrong}") from None
+
+
+def _path(text: str) -> Place:
+    """`.host[0].name` -> ("host", 0, "name")."""
+    return tuple(int(part) if part.isdigit() else part for part in text.replace("[", ".").replace("]", "").split(".") if part)
+
+
+def _snake(key: str) -> str:
+    return key.replace("-", "_")
