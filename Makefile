@@ -14,7 +14,8 @@ help:
 
 setup: $(READY) ## the virtual environment, once
 
-$(READY): pyproject.toml requirements-dev.lock
+# The last one, where it could be compiled, lies beside its source.
+$(READY): pyproject.toml setup.py requirements-dev.lock src/loadcell/client/_drain.c
 	@$(PYTHON) -c 'import sys; sys.exit("loadcell needs Python 3.11 or newer: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
@@ -59,4 +60,4 @@ lock: $(READY) ## resolve requirements-dev.lock anew
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --output-file requirements-dev.lock pyproject.toml
 
 clean: ## what was made, except runs
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build src/loadcell/client/_drain.*.so

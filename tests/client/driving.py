@@ -1,5 +1,6 @@
 """A client driven as a worker drives it, without a worker."""
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from loadcell.wire.url import parse_endpoint
 
 S = 1_000_000_000
 PATIENCE_NS = 20 * S
+OPTIONS: dict[str, Any] = {}  # what every client is made with
 
 
 def endpoint_of(server: ScriptedServer | str, index: int = 0, **changes: Any) -> Endpoint:
@@ -33,11 +35,23 @@ def asking(index: int = 0, stream: bool = True) -> Request:
 @contextmanager
 def client_of(*servers: ScriptedServer | Endpoint | str, timeouts: Timeouts | None = None, **options: Any) -> Iterator[Client]:
     ends = [server if isinstance(server, Endpoint) else endpoint_of(server, index) for index, server in enumerate(servers)]
-    client = Client(ends, timeouts or Timeouts(), **options)
+    client = Client(ends, timeouts or Timeouts(), **(OPTIONS | options))
     try:
         yield client
     finally:
         client.close()
+
+
+@contextmanager
+def tcp_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of one connection; what is sent leaves at once, and the first never waits."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield ours, theirs
 
 
 def start(client: Client, endpoint: int = 0, body: bytes = b"{}", stream: bool = True) -> Exchange:

@@ -30,10 +30,15 @@ from loadcell.testing.replies import (
 )
 from loadcell.testing.scripted_server import Received, ScriptedServer
 
-from .driving import S, ask, attempts, client_of, ended, endpoint_of, poll_until, start
+from .driving import OPTIONS, S, ask, attempts, client_of, ended, endpoint_of, poll_until, start
 
 STREAM = chat_stream("a", "b", "c")
 FDS = Path("/proc/self/fd")
+
+
+@pytest.fixture(autouse=True)
+def _both_ways(compiled, monkeypatch):
+    monkeypatch.setitem(OPTIONS, "compiled", compiled)
 
 
 def open_descriptors() -> int:

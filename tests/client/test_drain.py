@@ -8,44 +8,51 @@ from contextlib import contextmanager
 
 import pytest
 
+from loadcell.client.connection import SO_TIMESTAMPNS
 from loadcell.client.drain import EAGER_BELOW_READS_PER_S, TICK_NS, Drain
 from loadcell.client.exchange import CHUNKED, ENDLESS, Exchange
 from loadcell.clock import realtime_offset_ns
 from loadcell.testing.replies import DONE, LAST_CHUNK, chat_event, chunk, head
 
-from .driving import S, asking, endpoint_of
+from .driving import S, asking, endpoint_of, tcp_pair
 
 HEAD = head(200, [("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked")])
 
 
-class Reads:
-    """A `recvmsg` whose stamp is given: null for none, else ns on the monotonic clock by the clock of the moment."""
+class Played:
+    """One hot stream of a drain. `look` sends and drains; no bytes are an end. Stamps may be shifted as by a wall clock that is off."""
 
-    def __init__(self, *results: tuple[bytes, int | None]) -> None:
-        self._results = list(results)
+    def __init__(self, drain: Drain, exchange: Exchange, peer: socket.socket) -> None:
+        self.drain, self.exchange, self._peer = drain, exchange, peer
 
-    def __call__(self, size: int, ancillary: int):
-        data, stamp = self._results.pop(0)
-        if stamp is None:
-            return data, [], 0, None
-        wall = stamp + realtime_offset_ns()
-        return data, [(socket.SOL_SOCKET, 35, struct.pack("qq", wall // S, wall % S))], 0, None
+    def look(self, data: bytes) -> None:
+        if data:
+            self._peer.sendall(data)
+        else:
+            self._peer.shutdown(socket.SHUT_WR)
+        self.drain.wait(time.monotonic_ns() + S)
+
+    def shift(self, off_ns: int) -> None:
+        def look_at_clocks() -> int:
+            self.drain._offset_ns = realtime_offset_ns() - off_ns
+            return time.monotonic_ns()
+
+        self.drain._look_at_clocks = look_at_clocks  # type: ignore[method-assign]
 
 
 @contextmanager
-def streaming(*results: tuple[bytes, int | None], left: int = CHUNKED) -> Iterator[tuple[Drain, Exchange]]:
-    """A drain with one hot stream that is always readable."""
-    ours, theirs = socket.socketpair()
-    drain = Drain(lambda _: None, lambda exchange, _: drain.finish(exchange), kernel_stamps=True)
-    with ours, theirs:
-        theirs.send(b"x")
+def streaming(compiled: bool, left: int = CHUNKED, *, stamped: bool = False) -> Iterator[Played]:
+    drain = Drain(lambda _: None, lambda exchange, _: drain.finish(exchange), kernel_stamps=True, compiled=compiled)
+    with tcp_pair() as (ours, theirs):
+        if stamped:
+            ours.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         exchange = Exchange(asking(), endpoint_of("http://127.0.0.1:1/v1"), b"", time.monotonic_ns(), False, None)
         exchange.reader.feed(HEAD, 0)
         exchange.left, exchange.stage = left, "body"
         drain.add(ours.fileno())
-        drain.hot[ours.fileno()] = (Reads(*results), exchange.datas.append, exchange.stamps.append, exchange)
+        drain.stream(ours.fileno(), ours.recvmsg, exchange)
         try:
-            yield drain, exchange
+            yield Played(drain, exchange, theirs)
         finally:
             drain.close()
 
@@ -53,22 +60,25 @@ def streaming(*results: tuple[bytes, int | None], left: int = CHUNKED) -> Iterat
 TOKEN = chunk(chat_event("a"))
 
 
-def test_a_kernel_stamp_since_the_last_poll_is_believed():
-    with streaming((TOKEN, time.monotonic_ns())) as (drain, exchange):
-        drain._polled_ns = exchange.dispatched_ns - S
-        drain.wait(0)
+def test_a_kernel_stamp_since_the_last_poll_is_believed(compiled):
+    with streaming(compiled, stamped=True) as played:
+        drain, exchange = played.drain, played.exchange
+        before = time.monotonic_ns()
+        played.look(TOKEN)
         assert drain.kernel_reads == 1
         assert drain.clock_reads == 0
-        assert exchange.stamps[0] <= exchange.dispatched_ns
+        assert before - 100_000 <= exchange.stamps[0] <= time.monotonic_ns()
         assert exchange.clock_reads == []
 
 
 @pytest.mark.parametrize("off_ns", [-3600 * S, -S, S, 3600 * S])
-def test_a_stamp_from_before_the_last_poll_or_from_the_future_is_not_believed(off_ns):
+def test_a_stamp_from_before_the_last_poll_or_from_the_future_is_not_believed(compiled, off_ns):
     """A stepped clock: the read's own time is taken instead, and counted."""
-    with streaming((TOKEN, time.monotonic_ns() + off_ns)) as (drain, exchange):
+    with streaming(compiled, stamped=True) as played:
+        drain, exchange = played.drain, played.exchange
+        played.shift(off_ns)
         before = time.monotonic_ns()
-        drain.wait(0)
+        played.look(TOKEN)
         after = time.monotonic_ns()
         assert before <= exchange.stamps[0] <= after
         assert exchange.clock_reads == [0]
@@ -77,10 +87,11 @@ def test_a_stamp_from_before_the_last_poll_or_from_the_future_is_not_believed(of
         assert exchange.reader.clock_stamps == 1
 
 
-def test_a_read_without_a_stamp_takes_the_clock_and_counts_it():
-    with streaming((TOKEN, None), (TOKEN, None)) as (drain, exchange):
-        drain.wait(0)
-        drain.wait(0)
+def test_a_read_without_a_stamp_takes_the_clock_and_counts_it(compiled):
+    with streaming(compiled) as played:
+        drain, exchange = played.drain, played.exchange
+        played.look(TOKEN)
+        played.look(TOKEN)
         assert list(exchange.stamps) == sorted(exchange.stamps)
         assert exchange.clock_reads == [0, 1]
         assert drain.clock_reads == 2
@@ -120,40 +131,43 @@ def test_the_slow_path_judges_a_stamp_in_the_same_way():
         ([TOKEN + chunk(DONE)], False),
     ],
 )
-def test_the_end_of_a_chunked_body(reads, whole):
-    with streaming(*[(read, None) for read in reads]) as (drain, exchange):
-        for _ in reads:
-            assert exchange.stage == "body"
-            drain.wait(0)
-        assert (exchange.stage == "ended") == whole
-        assert drain.finished == ([exchange] if whole else [])
+def test_the_end_of_a_chunked_body(compiled, reads, whole):
+    with streaming(compiled) as played:
+        for read in reads:
+            assert played.exchange.stage == "body"
+            played.look(read)
+        assert (played.exchange.stage == "ended") == whole
+        assert played.drain.finished == ([played.exchange] if whole else [])
 
 
-def test_a_body_of_known_length_ends_with_its_last_byte():
-    with streaming((b"x" * 7, None), (b"y" * 3, None), left=10) as (drain, exchange):
-        drain.wait(0)
-        assert (exchange.stage, exchange.left) == ("body", 3)
-        drain.wait(0)
-        assert exchange.stage == "ended"
+def test_a_body_of_known_length_ends_with_its_last_byte(compiled):
+    with streaming(compiled, left=10) as played:
+        played.look(b"x" * 7)
+        assert (played.exchange.stage, played.exchange.left) == ("body", 3)
+        played.look(b"y" * 3)
+        assert played.exchange.stage == "ended"
 
 
-def test_a_body_without_an_end_of_its_own_ends_with_the_connection():
-    with streaming((TOKEN, None), (b"", None), left=ENDLESS) as (drain, exchange):
-        drain.wait(0)
-        assert exchange.stage == "body"
-        drain.wait(0)
-        assert exchange.stage == "ended"
+def test_a_body_without_an_end_of_its_own_ends_with_the_connection(compiled):
+    with streaming(compiled, left=ENDLESS) as played:
+        played.look(TOKEN)
+        assert played.exchange.stage == "body"
+        played.look(b"")
+        assert played.exchange.stage == "ended"
+        assert (played.drain.kernel_reads, played.drain.clock_reads) == (0, 1)  # an end is no read
 
 
-def test_a_stream_that_holds_many_reads_asks_to_be_parsed():
-    with streaming(*[(TOKEN, None)] * 70) as (drain, exchange):
-        for _ in range(70):
-            drain.wait(0)
+def test_a_stream_that_holds_many_reads_asks_to_be_parsed(compiled):
+    with streaming(compiled) as played:
+        drain, exchange = played.drain, played.exchange
+        while drain.polls < 64:
+            played.look(TOKEN)
+        read = len(exchange.datas)
         assert drain.backlog == [exchange]
-        assert len(exchange.datas) == 70
+        assert read >= 60
         exchange.parse()
         assert (len(exchange.datas), len(exchange.stamps), len(exchange.clock_reads)) == (0, 0, 0)
-        assert len(exchange.reader.tally.chunks) == exchange.reader.clock_stamps == 70
+        assert len(exchange.reader.tally.chunks) == exchange.reader.clock_stamps == read
 
 
 def test_it_sleeps_between_looks_only_where_many_tokens_come_slowly():
@@ -175,13 +189,14 @@ def test_it_sleeps_between_looks_only_where_many_tokens_come_slowly():
     drain.close()
 
 
-def test_with_a_tick_it_does_not_look_before_it_and_is_never_late_for_what_is_due():
-    with streaming((TOKEN, None)) as (drain, _exchange):
+def test_with_a_tick_it_does_not_look_before_it_and_is_never_late_for_what_is_due(compiled):
+    with streaming(compiled) as played:
+        drain = played.drain
         drain.tick_ns, drain._next_tick = TICK_NS, time.monotonic_ns() + S
         due = time.monotonic_ns() + 1_000_000
         drain.wait(due)
         assert due <= time.monotonic_ns()
         assert drain.polls == 0
         drain.impatient = 1
-        drain.wait(time.monotonic_ns() + S)
+        played.look(TOKEN)
         assert drain.polls == 1

@@ -90,10 +90,10 @@ class Peer:
 
 
 @contextmanager
-def peer() -> Iterator[Peer]:
+def peer(compiled: bool = True) -> Iterator[Peer]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(5)
-        with client_of(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", keep_text=True) as client:
+        with client_of(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", keep_text=True, compiled=compiled) as client:
             made = Peer(listener, client)
             try:
                 yield made
@@ -106,9 +106,9 @@ def meaning(attempt: Attempt) -> dict[str, Any]:
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.lists(responses(), min_size=1, max_size=3), st.lists(st.integers(0, 5_000), max_size=12))
-def test_any_split_into_socket_reads_gives_the_same_record(answers: list[tuple[bytes, bool]], cuts: list[int]) -> None:
-    with peer() as server:
+@given(st.lists(responses(), min_size=1, max_size=3), st.lists(st.integers(0, 5_000), max_size=12), st.booleans())
+def test_any_split_into_socket_reads_gives_the_same_record(answers: list[tuple[bytes, bool]], cuts: list[int], compiled: bool) -> None:
+    with peer(compiled) as server:
         for data, closes in answers:
             whole = meaning(server.answer([data], closes))
             at = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})

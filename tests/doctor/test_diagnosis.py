@@ -21,6 +21,7 @@ GOOD_MACHINE = MachineFacts(
     sleep_late_p50_us=60.0,
     sleep_late_p99_us=150.0,
     stamp_age_us=9.0,
+    drain="compiled",
     cpus=4,
     cpus_of_machine=8,
     cpu_quota=None,
@@ -47,7 +48,7 @@ GOOD_CLIENT = Capability(
 
 
 def test_a_good_machine_has_nothing_to_do() -> None:
-    assert [(f.state, f.advice) for f in diagnose_machine(GOOD_MACHINE)] == [("ok", None)] * 10
+    assert [(f.state, f.advice) for f in diagnose_machine(GOOD_MACHINE)] == [("ok", None)] * 11
     assert [(f.state, f.advice) for f in diagnose_capability(GOOD_CLIENT)] == [("ok", None)] * 5
 
 
@@ -65,6 +66,7 @@ def test_a_good_machine_has_nothing_to_do() -> None:
         ({"sleep_late_p99_us": 2_000.0}, "sleep", "warn"),
         ({"sleep_late_p99_us": 9_000.0}, "sleep", "fail"),
         ({"stamp_age_us": None}, "kernel receive stamps", "warn"),
+        ({"drain": "python"}, "drain", "warn"),
         ({"cpus": 1}, "CPUs", "warn"),
         ({"cpu_quota": 2.0}, "CPUs", "warn"),
         ({"cpu_quota": 0.5}, "CPUs", "fail"),

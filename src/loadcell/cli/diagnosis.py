@@ -99,6 +99,13 @@ def _stamps(facts: MachineFacts) -> Finding:
     return Finding("kernel receive stamps", "ok", f"present; {facts.stamp_age_us:.1f} µs old at the read (median, loopback)")
 
 
+def _drain(facts: MachineFacts) -> Finding:
+    if facts.drain == "compiled":
+        return Finding("drain", "ok", "compiled: sockets are read in C")
+    advice = "each token costs about 1.5 × the CPU, and nothing else: install a C compiler and Python's headers, then loadcell again"
+    return Finding("drain", "warn", "Python: there was no compiler when this was installed", advice)
+
+
 def _cpus(facts: MachineFacts) -> Finding:
     found = f"{facts.cpus} of {facts.cpus_of_machine} by the affinity mask"
     if facts.cpu_quota is not None:
@@ -157,6 +164,7 @@ MACHINE_CHECKS: Final[tuple[Callable[[MachineFacts], Finding], ...]] = (
     _clock,
     _sleep,
     _stamps,
+    _drain,
     _cpus,
     _load,
     _memory,

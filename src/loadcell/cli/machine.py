@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from loadcell.client.sweep import DRAIN
 from loadcell.clock import MonotonicClock, realtime_offset_ns
 
 PROXY_VARIABLES: Final = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -28,7 +29,7 @@ class MachineFacts(Struct, frozen=True):
     """`cpus` by the affinity mask, `cpu_quota` in CPUs of the cgroup. `sleep_late`: how late a sleep of 1 ms ends.
 
     `stamp_age_us`: median age of a loopback packet's kernel stamp at its read; null when the kernel gives none.
-    `steal_share`: CPU time that the hypervisor gave to others since boot.
+    `drain`: "compiled", or "python" where this was installed without a compiler. `steal_share`: CPU time that the hypervisor gave to others since boot.
     """
 
     fd_soft: int
@@ -46,6 +47,7 @@ class MachineFacts(Struct, frozen=True):
     sleep_late_p50_us: float
     sleep_late_p99_us: float
     stamp_age_us: float | None
+    drain: str
     cpus: int
     cpus_of_machine: int
     cpu_quota: float | None
@@ -77,6 +79,7 @@ def read_machine(environment: Mapping[str, str]) -> MachineFacts:
         sleep_late_p50_us=late_us[len(late_us) // 2],
         sleep_late_p99_us=late_us[int(len(late_us) * 0.99)],
         stamp_age_us=kernel_stamp_age_us(),
+        drain=DRAIN,
         cpus=len(os.sched_getaffinity(0)),
         cpus_of_machine=os.cpu_count() or 1,
         cpu_quota=_cpu_quota(),

@@ -23,7 +23,7 @@ _MAX_IDLE_PER_ENDPOINT: Final = 16_384
 
 
 class Client:
-    """One thread's connections to all endpoints. `keep_text`: answers keep their text. Times: monotonic ns."""
+    """One thread's connections to all endpoints. `keep_text`: answers keep their text. `compiled`: as of Drain. Times: monotonic ns."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Client:
         *,
         kernel_stamps: bool = True,
         keep_text: bool = False,
+        compiled: bool = True,
     ) -> None:
         self.endpoints = list(endpoints)
         self.timeouts = timeouts
@@ -42,7 +43,7 @@ class Client:
         self._total_ns = round(timeouts.total_s * 1e9)
         self.keep_text = keep_text
         self.active: dict[Exchange, None] = {}
-        self.drain = Drain(self._on_event, self._on_lost, kernel_stamps)
+        self.drain = Drain(self._on_event, self._on_lost, kernel_stamps, compiled=compiled)
         self._tls = tls
         self._kernel_stamps = kernel_stamps
         self._heads = [_head(endpoint, headers) for endpoint in self.endpoints]
@@ -244,7 +245,7 @@ class Client:
             left = reader.body_remaining()
             exchange.left = left if left is not None else ENDLESS if reader.head.framing == "close" else CHUNKED
             del self._slow[connection.fd]
-            self.drain.hot[connection.fd] = (connection.sock.recvmsg, exchange.datas.append, exchange.stamps.append, exchange)
+            self.drain.stream(connection.fd, connection.sock.recvmsg, exchange)
 
     def _on_lost(self, exchange: Exchange, error: OSError | None) -> None:
         """The peer closed (no error) or the connection broke."""

@@ -1,32 +1,32 @@
-"""Sockets that stream -> reads and their stamps. One epoll, one thread; the only code that runs per token.
+"""When to look at the sockets, and what follows from what was read. One epoll, one thread; `sweep` is what runs per token.
 
 Between two looks at the sockets it sleeps a tick instead of waking for every token: the kernel has stamped each packet when it came, so
 nothing is lost by reading it up to 2 ms later, and a busy core no longer shows up as server latency. A read is kept as it is; it is
 parsed when there is time. Knows HTTP only by the few bytes that can end a response.
 """
 
+import os
 import select
 import time
 from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from loadcell.client.connection import ANCILLARY_SIZE, READ_SIZE, Receive
+from loadcell.client.connection import Receive
 from loadcell.client.exchange import CHUNKED, Exchange
+from loadcell.client.sweep import BIG_READ, COMPILED, HotStream, hot_stream, sweep_in_python
 from loadcell.clock import NS_PER_S, realtime_offset_ns
 
 TICK_NS: Final = 2_000_000
 EAGER_BELOW_NS: Final = 2_000_000  # gaps between tokens shorter than this are not worth sleeping through
 EAGER_BELOW_READS_PER_S: Final = 2_000
 PARSE_AT_READS: Final = 32  # raw reads that a stream may hold before it is parsed in passing
-_BIG_READ: Final = 4_096  # a read of many events at once: kept raw, streams that come faster than they are read would fill the memory
 _LOOK_EVERY_POLLS: Final = 32  # how often that is looked at: a poll adds one read to a stream at most
 
 _ADAPT_NS: Final = 50_000_000
 _UNDISTURBED_NS: Final = 5_000
 _STEP_NS: Final = 20_000
 _NEVER_NS: Final = 1 << 62
-_MAX_EVENTS: Final = 16_384
 _WAY_NS: Final = 100_000
 _DONE: Final = b"data: [DONE]\n\n"
 _DONE_CHUNK: Final = _DONE + b"\r\n"
@@ -35,18 +35,22 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 _timespec: Final = Struct("qq")
 
 
-# What the hot path needs of a stream, looked up once: its socket's recvmsg, the appends of its reads and stamps, the exchange itself.
-HotStream = tuple[Receive, Callable[[bytes], None], Callable[[int], None], Exchange]
-
-
 class Drain:
     """`wait` sleeps and drains. Exchanges whose bodies stream are in `hot`; every other event goes to `on_event(fd)`.
 
     `finished`: exchanges whose response has ended on the wire, oldest first (the caller empties it). `backlog`: streams with much to parse.
-    `impatient` > 0: something that must not wait for a tick (a connection being made) is registered.
+    `impatient` > 0: something that must not wait for a tick (a connection being made) is registered. `compiled`: read by compiled code,
+    where there is any.
     """
 
-    def __init__(self, on_event: Callable[[int], None], on_lost: Callable[[Exchange, OSError | None], None], kernel_stamps: bool) -> None:
+    def __init__(
+        self,
+        on_event: Callable[[int], None],
+        on_lost: Callable[[Exchange, OSError | None], None],
+        kernel_stamps: bool,
+        *,
+        compiled: bool = True,
+    ) -> None:
         self.kernel_stamps = kernel_stamps
         self.hot: dict[int, HotStream] = {}
         self.finished: list[Exchange] = []
@@ -59,6 +63,7 @@ class Drain:
         self.late_ns = 0  # how much later than planned the last wake-up was
         self._on_event = on_event
         self._on_lost = on_lost
+        self._sweep = (COMPILED if compiled else None) or sweep_in_python
         self._epoll = select.epoll()
         now = time.monotonic_ns()
         self._offset_ns = realtime_offset_ns()
@@ -75,6 +80,10 @@ class Drain:
 
     def remove(self, fd: int) -> None:
         self._epoll.unregister(fd)
+
+    def stream(self, fd: int, receive: Receive, exchange: Exchange) -> None:
+        """From here on the body of `exchange` comes on `fd`; its `left` is known."""
+        self.hot[fd] = hot_stream(exchange, receive)
 
     def close(self) -> None:
         self._epoll.close()
@@ -111,62 +120,30 @@ class Drain:
         return now, False
 
     def _drain(self) -> None:
-        monotonic_ns, unpack = time.monotonic_ns, _timespec.unpack
         began = self._look_at_clocks()
-        ready = self._epoll.poll(0, _MAX_EVENTS)
-        polled, previous, offset = monotonic_ns(), self._polled_ns, self._offset_ns
-        hot, clock_reads, others = self.hot, 0, 0
-        big: list[Exchange] = []
         self.polls += 1
-        for fd, _ in ready:
-            stream = hot.get(fd)
-            if stream is None:
-                others += 1
-                self._on_event(fd)
+        ready, reads, clock_reads, rest = self._sweep(self._epoll, self.hot, self._polled_ns, self._offset_ns)
+        # What came while the kernel was looking, or was stamped and still on its way to its socket, is reported by the next poll. Until
+        # all is handled the old bound holds: a read outside the hot path is of the same poll.
+        big: list[Exchange] = []
+        for found in rest:
+            if isinstance(found, int):
+                self._on_event(found)
                 continue
-            receive, add_data, add_stamp, exchange = stream
-            try:
-                data, ancillary, _, _ = receive(READ_SIZE, ANCILLARY_SIZE)
-            except BlockingIOError:
+            exchange, what = found
+            if exchange.stage == "ended":  # by something that stood before it
                 continue
-            except OSError as error:
-                self._on_lost(exchange, error)
+            if isinstance(what, int):
+                self._on_lost(exchange, OSError(what, os.strerror(what)) if what else None)
                 continue
-            if not data:
-                self._on_lost(exchange, None)
-                continue
-            if ancillary:
-                seconds, nanoseconds = unpack(ancillary[0][2])
-                stamp = seconds * NS_PER_S + nanoseconds - offset
-                # Between the last poll and this read, or it is not to be believed (a stepped clock).
-                if not previous <= stamp <= polled:
-                    now = monotonic_ns()
-                    if not previous <= stamp <= now:
-                        stamp = now
-                        clock_reads += 1
-                        exchange.clock_reads.append(len(exchange.datas))
-            else:
-                stamp = monotonic_ns()
-                clock_reads += 1
-                exchange.clock_reads.append(len(exchange.datas))
-            add_data(data)
-            add_stamp(stamp)
-            if len(data) > _BIG_READ:
+            if len(what) > BIG_READ:
                 big.append(exchange)
-            left = exchange.left
-            if left == CHUNKED:
-                if data.endswith(b"\r\n\r\n") or len(data) < 4:
-                    self._may_have_ended(exchange, data)
-            else:
-                exchange.left = left = left - len(data)
-                if left <= 0:
-                    self.finish(exchange)
-        # What came while the kernel was looking, or was stamped and still on its way to its socket, is reported by the next poll.
+            self._may_have_ended(exchange, what)
         self._polled_ns = began - _WAY_NS
         self.clock_reads += clock_reads
-        self.kernel_reads += len(ready) - others - clock_reads
-        self._reads += len(ready)
-        self._tidy(big, polled)
+        self.kernel_reads += reads - clock_reads
+        self._reads += ready
+        self._tidy(big, began)
 
     def _look_at_clocks(self) -> int:
         """Where the wall clock, which the kernel stamps with, stands against ours; the time. A machine's host may step it many times a second:
@@ -185,12 +162,21 @@ class Drain:
         for exchange in big:
             exchange.parse()
         if self.polls % _LOOK_EVERY_POLLS == 0:
-            self.backlog = [stream[3] for stream in self.hot.values() if len(stream[3].datas) >= PARSE_AT_READS]
+            self.backlog = [stream[0] for stream in self.hot.values() if len(stream[2]) >= PARSE_AT_READS]
         if now - self._adapt_at >= _ADAPT_NS:
             self._adapt(now)
 
     def _may_have_ended(self, exchange: Exchange, data: bytes) -> None:
-        """The read ends as a chunked body would. Where the stream's own end is there too nothing needs to be parsed to know."""
+        """Known length: count it down. Else the read may end as a chunked body would; where the stream's own end is there too nothing needs
+        to be parsed to know.
+        """
+        if exchange.left != CHUNKED:
+            exchange.left -= len(data)
+            if exchange.left <= 0:
+                self.finish(exchange)
+            return
+        if len(data) >= 4 and not data.endswith(b"\r\n\r\n"):
+            return
         datas = exchange.datas
         if data.endswith(_DONE_AND_END) or (data == _LAST_CHUNK and len(datas) > 1 and datas[-2].endswith(_DONE_CHUNK)):
             self.finish(exchange)

@@ -77,7 +77,7 @@ class Exchange:
         if self.datas:
             self.reader.feed_many(self.datas, self.stamps, self.clock_reads)
             self.output_seen_ns = self.reader.last_output_ns or 0
-            # Emptied in place: the drain holds on to their `append`.
+            # Emptied in place: the drain holds on to them.
             self.datas.clear()
             del self.stamps[:]
             self.clock_reads.clear()

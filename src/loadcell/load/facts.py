@@ -5,6 +5,7 @@ import sys
 from typing import Any, Final
 
 from loadcell import __version__
+from loadcell.client.sweep import DRAIN
 from loadcell.clock import NS_PER_S, Anchor
 from loadcell.endpoint.pool import Pool
 from loadcell.load.journal import Journal
@@ -32,7 +33,7 @@ def header_of(scenario: Scenario, run_id: str, origin: Anchor, target: Target) -
         versions=_versions(),
         spec=redacted(scenario),
         endpoints=target.endpoints,
-        client={"workers": scenario.workers, "cpus": cpus(), "stamps": "kernel" if target.kernel_stamps else "clock"},
+        client={**_client(scenario), "stamps": "kernel" if target.kernel_stamps else "clock"},
     )
 
 
@@ -56,7 +57,7 @@ def facts_of(scenario: Scenario, run_id: str, journal: Journal, target: Target, 
             host=_host(),
             versions=_versions(),
             spec=redacted(scenario),
-            client={"workers": scenario.workers, "cpus": cpus()},
+            client=_client(scenario),
         ),
         endpoints=tuple(target.endpoints),
         window_start_ns=start_ns - origin if start_ns else None,
@@ -163,6 +164,10 @@ def _host() -> dict[str, Any]:
         "hostname": platform.node(),
         "cpus": cpus(),
     }
+
+
+def _client(scenario: Scenario) -> dict[str, Any]:
+    return {"workers": scenario.workers, "cpus": cpus(), "drain": DRAIN}
 
 
 def _versions() -> dict[str, str]:
