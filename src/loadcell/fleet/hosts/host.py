@@ -24,7 +24,8 @@ class Group(Struct, frozen=True):
     """A process group of ours, sufficient to find it again after we have died: a pid alone can be somebody else's tomorrow.
 
     `pid` leads its own session. `started`: its start in clock ticks after boot. `marker`: value of LOADCELL_SERVICE in the environment of
-    every member, also of those that left the session. `container`: of docker run; then `pid` is 0.
+    every member, also of those that left the session. `container`: of docker run; then `pid` is 0. `waiter`: the process above the leader,
+    outside the session, that writes its end down; it leaves by itself and is no member.
     """
 
     pid: int
@@ -34,6 +35,8 @@ class Group(Struct, frozen=True):
     log: str
     exit_file: str
     container: str | None = None
+    waiter: int = 0
+    waiter_started: int = 0
 
 
 class Member(Struct, frozen=True):
@@ -47,7 +50,9 @@ class Member(Struct, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """A group at one moment. `exit_code` null: its leader lives, or was ended without leaving one. `log_size`: bytes ever written."""
+    """A group at one moment. `alive`: its leader lives (members may outlive it). `exit_code`: minus the signal's number where one killed it;
+    null: its leader lives, or nothing tells. `log_size`: bytes ever written.
+    """
 
     alive: bool
     exit_code: int | None
@@ -87,7 +92,13 @@ class Host(Protocol):
     def start(
         self, argv: Sequence[str], *, env: dict[str, str], cwd: str | None, log: str, marker: str, cpus: Sequence[int] | None = None
     ) -> Group:
-        """Start in a new session, output appended to `log` (made with its folders), stdin empty. `env` is added to the environment there."""
+        """Start in a new session, output appended to `log` (made with its folders), stdin empty. `env` is added to the environment there.
+
+        A program that cannot be run gives a group that has ended with 127 (or 126) and says so in its log, as in a shell.
+        """
+
+    def find(self, marker: str, log: str) -> Group | None:
+        """The group of a start that was intended and never written down as done (found by the marker); null: nothing of it lives."""
 
     def look(self, group: Group) -> Look:
         """How it is. Members that left the session are found by the marker."""
@@ -104,11 +115,14 @@ class Host(Protocol):
     def bindable(self, address: str, port: int) -> bool:
         """Whether a server could listen there now (tried by bind, as servers do)."""
 
+    def free_ports(self, address: str, count: int, avoid: Sequence[int] = ()) -> tuple[int, ...]:
+        """Ports that nobody has now, all different, none of `avoid`."""
+
     def port_holder(self, port: int) -> PortHolder | None:
         """Who has it, as far as it can be told."""
 
     def listener_of(self, group: Group, port: int) -> bool | None:
-        """Whether the socket that listens on `port` belongs to a member; null: cannot be told."""
+        """Whether all sockets that listen on `port` belong to members (several can share it); null: nothing listens, or it cannot be told."""
 
     def devices(self, vendor: str) -> tuple[DeviceUse, ...] | None:
         """As the vendor's tool tells; null: there is no such tool."""
