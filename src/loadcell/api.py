@@ -14,10 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
 from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
+from loadcell.experiment.measure import measure
 from loadcell.load.runner import Run, Watcher
 from loadcell.load.signals import catching, leave
 from loadcell.output import OutputSpec
@@ -90,31 +90,14 @@ def run_scenario(scenario: Scenario, output: OutputSpec, watcher: Watcher) -> Be
 
 def _run_and_report(run: Run, scenario: Scenario, output: OutputSpec, folder: Path) -> BenchResult:
     try:
-        facts = run.execute()
-    except BaseException:
+        measured = measure(run, folder, output.metric_percentiles)
+    finally:
         _remove_if_empty(folder)
-        raise
-    try:
-        (folder / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
-    except OSError as error:
-        raise EnvironmentFailure(f"cannot write {folder / 'run.json'}: {error.strerror}; the records are kept") from error
-    return _report(scenario, output, folder, facts)
-
-
-def _report(scenario: Scenario, output: OutputSpec, folder: Path, facts: "RunFacts") -> BenchResult:
-    # numpy and the renderers are loaded here, after the run, so that they cost its start nothing.
     from loadcell.metrics.exitcode import exit_code
-    from loadcell.metrics.summarize import summarize
-    from loadcell.recordlog import read_log
-    from loadcell.report import files
 
-    facts = msgspec.structs.replace(facts, percentiles=output.metric_percentiles)
-    log = read_log(folder / "records.jsonl")
-    summary = summarize(facts, log)
-    files.write_derived(folder, summary)
-    failures = list(_exports(scenario, output, facts, log))
-    code = exit_code(summary, strict=output.strict, gate=output.gate)
-    result = BenchResult(folder=folder, summary=summary, facts=facts, exit_code=code)
+    failures = list(_exports(scenario, output, measured.facts, measured.log))
+    code = exit_code(measured.summary, strict=output.strict, gate=output.gate)
+    result = BenchResult(folder=folder, summary=measured.summary, facts=measured.facts, exit_code=code)
     if failures:
         raise EnvironmentFailure(f"{'; '.join(failures)} (the run itself is in {folder})")
     return result
@@ -184,18 +167,8 @@ def _made(folder: Path, *, exist_ok: bool) -> Path:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """A run that never began leaves no folder behind; whatever holds a record stays."""
-    if any(file.is_dir() or (file.name.startswith("records.") and _lines_after_the_first(file)) for file in folder.glob("*")):
-        return
-    for file in folder.glob("*"):
-        file.unlink()
-    folder.rmdir()
-    if folder.parent == Path(_RUNS):
-        with contextlib.suppress(OSError):  # it holds other runs
+    """A run that never began leaves no folder behind."""
+    with contextlib.suppress(OSError):  # it holds a run, or its parent holds others
+        folder.rmdir()
+        if folder.parent == Path(_RUNS):
             folder.parent.rmdir()
-
-
-def _lines_after_the_first(log: Path) -> bool:
-    with log.open("rb") as lines:
-        lines.readline()  # the header, however long
-        return bool(lines.readline())

@@ -37,12 +37,18 @@ def redacted(scenario: "Scenario") -> dict[str, Any]:
     spec["target"]["headers"] = [[name, HIDDEN] for name, _ in scenario.target.headers]
     if scenario.target.proxy:
         spec["target"]["proxy"] = _USERINFO.sub("", scenario.target.proxy)
-    spec["sampling"]["extra_body"] = _hide(scenario.sampling.extra_body)
+    spec["sampling"]["extra_body"] = hidden(scenario.sampling.extra_body)
     spec["schedule"]["trace_s"] = []
     return spec
 
 
-def _hide(value: Any) -> Any:
+def names_a_secret(name: str) -> bool:
+    """Whether a key or a flag of this name holds something that no file may hold: `api_key` does, `max_tokens` does not."""
+    return bool(_SECRET.search(name)) and not _NOT_SECRET.match(name)
+
+
+def hidden(value: Any) -> Any:
+    """Plain data without the values of keys that name a secret."""
     if isinstance(value, dict):
-        return {key: HIDDEN if _SECRET.search(key) and not _NOT_SECRET.match(key) else _hide(inner) for key, inner in value.items()}
-    return [_hide(inner) for inner in value] if isinstance(value, list) else value
+        return {key: HIDDEN if names_a_secret(key) else hidden(inner) for key, inner in value.items()}
+    return [hidden(inner) for inner in value] if isinstance(value, list) else value
