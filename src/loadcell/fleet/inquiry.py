@@ -27,10 +27,11 @@ _NOT_YET_OUTCOMES: Final[tuple[Outcome, ...]] = ("connect_error", "http_429")
 
 
 class Reply(Struct, frozen=True):
-    """`wait`: ask again, `text` says what is missing. `refused`: asking again will not help."""
+    """`wait`: ask again, `text` says what is missing. `refused`: asking again will not help. `model`: the name that answered."""
 
     kind: Literal["ready", "wait", "refused"]
     text: str
+    model: str | None = None
 
 
 class Question(Struct, frozen=True):
@@ -119,7 +120,7 @@ def _inference(question: Question, endpoint: Endpoint, model: str | None, reques
     body = msgspec.json.encode(_body(question.api, model))
     end = request(endpoint, body, question.request_timeout_s, question.headers)
     if end.outcome == "ok":
-        return Reply("ready", "answered")
+        return Reply("ready", "answered", model)
     said = f"{end.outcome}" + (f" ({end.error})" if end.error else "")
     if end.status in _UNAUTHORISED:
         return _unauthorised(f"POST {endpoint.target}", end.status)

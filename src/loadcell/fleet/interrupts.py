@@ -1,4 +1,5 @@
-"""Signals while services are started or stopped: the first leaves in good order, so that no process of ours is left; a further one hurries.
+"""Signals while services are started or stopped. Before anything of ours runs, one leaves at once; from then on it is taken note of, what runs
+is stopped in good order, and then the program leaves as it was asked to. A further one makes that quicker, never less complete.
 
 Only the main thread gets signals from Python; elsewhere these do nothing.
 """
@@ -16,19 +17,29 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @contextmanager
 def leaving() -> Iterator[None]:
     """Each raises KeyboardInterrupt or SystemExit(128 + number) where the block stands."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
-    with _handled(leave):
+    with _handled(lambda number, _: _leave(number)):
         yield
 
 
 @contextmanager
-def hurrying(hurry: Callable[[], None]) -> Iterator[None]:
-    """Each calls `hurry`; the block runs to its end, and its caller then leaves as it was going to."""
-    with _handled(lambda *_: hurry()):
-        yield
+def deferring(first: Callable[[], None], further: Callable[[], None]) -> Iterator[None]:
+    """The first calls `first`, each later one `further`. After the block it is left as by `leaving`, however the block ended."""
+    numbers: list[int] = []
+
+    def asked(number: int, _: FrameType | None) -> None:
+        numbers.append(number)
+        (first if len(numbers) == 1 else further)()
+
+    try:
+        with _handled(asked):
+            yield
+    finally:
+        if numbers:
+            _leave(numbers[0])
+
+
+def _leave(number: int) -> None:
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def living(look: Look) -> tuple[Member, ...]:
 
 def has_ended(look: Look) -> bool:
     """Its main process is gone, whatever children it has left behind."""
-    return look.exit_code is not None or not living(look)
+    return not look.alive
 
 
 def exit_text(code: int | None) -> str:

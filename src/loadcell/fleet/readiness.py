@@ -92,7 +92,7 @@ class ReadyWait:
             self._ended(look)
         self._fatal_lines(now_ns)
         self._lost_children(look, now_ns)
-        ready = self._ask(look, now_ns)
+        ready = self._ask(now_ns)
         if not ready:
             self._timeouts(now_ns)
         return ready
@@ -140,7 +140,7 @@ class ReadyWait:
         pids = ", ".join(str(member.pid) for member in dead)
         raise self._failure(f"its child process {pids} has ended, its parent waits on, and its log says nothing more", "member_lost")
 
-    def _ask(self, look: Look, now_ns: int) -> bool:
+    def _ask(self, now_ns: int) -> bool:
         if self._port is None:
             self.waiting_for = "the replica's first rank to answer"
             return self._peer_ready()
@@ -152,28 +152,28 @@ class ReadyWait:
             self.waiting_for = reply.text
             if reply.kind == "refused":
                 raise self._failure(reply.text, "not_ready")
-            # Whose answer was it? A stranger may have taken the port in between.
-            return reply.kind == "ready" and self._owned(look)
-        if not self._inquiry.running and now_ns - self._asked_ns >= ASK_EVERY_NS and self._owned(look):
+            # Whose answer was it? A stranger may have taken the port meanwhile.
+            return reply.kind == "ready" and self._owned()
+        if not self._inquiry.running and now_ns - self._asked_ns >= ASK_EVERY_NS and self._owned():
             self._asked_ns = now_ns
             self._inquiry.begin()
         return False
 
-    def _owned(self, look: Look) -> bool:
+    def _owned(self) -> bool:
         """Whether the port is our group's, as far as that can be told. A stranger's is refused: a stale server would be measured."""
         assert self._port is not None
         ours = self._host.listener_of(self._group, self._port)
-        if ours is not False:
+        if ours:
             return True
         holder = self._host.port_holder(self._port)
-        if holder is None or holder.kind != "listener":
+        if holder is None or holder.kind == "connection":
             self.waiting_for = f"port {self._port} to be listened on"
             return False
-        if holder.pid in {member.pid for member in look.members}:
-            return True
+        if ours is None:
+            return True  # somebody listens, and nothing tells who: the model's name has to do
         whose = f"process {holder.pid} ({holder.command})" if holder.pid else "another process"
         raise self._failure(
-            f"port {self._port} is answered by {whose}, which is not of this service: stop it or choose another port", "port_taken"
+            f"port {self._port} is answered by {whose}, which is not of this service: stop it, or choose another port", "port_taken"
         )
 
     def _timeouts(self, now_ns: int) -> None:

@@ -62,6 +62,10 @@ class Service:
         self.failure: NotReadyError | None = None
         self.group: Group | None = None
         self.restarts = 0
+        self.model: str | None = None
+        """The name under which it answered."""
+        self.given_up = False
+        """It has been failing beyond its restarts, and that has been said."""
         self._terms, self._clock = terms, clock
         self._sighting = Sighting()
         self._wait: ReadyWait | None = None
@@ -130,8 +134,15 @@ class Service:
         if self.state in ("starting", "loading"):
             self.move("died" if failure.code is not None else "timed_out" if failure.cause in ("timed_out", "stalled") else "refused")
 
+    def again(self) -> None:
+        """From failed or stopped to defined: one restart more."""
+        self.move("restart")
+        self.restarts += 1
+
     def _inquire(self) -> Reply:
-        return inquire(self._terms.question)
+        reply = inquire(self._terms.question)
+        self.model = reply.model or self.model
+        return reply
 
     def _run_before(self, command: Launch, tail: LogTail) -> None:
         env = {**command.env, "LOADCELL_SERVICE": self.marker}  # what it leaves running is found, and stopped, with the service
@@ -168,7 +179,7 @@ class Service:
     def unreachable(self) -> bool:
         return self._sighting.unreachable
 
-    def give_up(self, cause: str) -> None:
+    def count_failed(self, cause: str) -> None:
         """It lives and is of no use (stopped by a signal): counted as failed from here on."""
         if self.state in ("ready", "serving"):
             self.cause = cause

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from loadcell.clock import NS_PER_S, Clock
+from loadcell.errors import EnvironmentFailure
 from loadcell.fleet.hosts.host import Group, HostUnreachable
 from loadcell.fleet.readiness import NotReadyError
 from loadcell.fleet.service import Service
@@ -29,10 +30,11 @@ def start_replica(ranks: Sequence[Service], on_group: Callable[[Service, Group],
                     waiting.remove(service)
             if waiting:
                 clock.sleep_until(began_ns + _STEP_NS)
-    except NotReadyError as failure:
-        service.fail(failure)
+    except NotReadyError as reason:
+        service.fail(reason)
         raise
-    except HostUnreachable as cut:
-        unreachable = NotReadyError(f"its host cannot be reached: {cut}", "host_unreachable")
-        service.fail(unreachable)
-        raise unreachable from cut
+    except EnvironmentFailure as cut:
+        told = isinstance(cut, HostUnreachable)
+        failure = NotReadyError(f"its host cannot be reached: {cut}" if told else str(cut), "host_unreachable" if told else "not_ready")
+        service.fail(failure)
+        raise failure from cut

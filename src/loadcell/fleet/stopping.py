@@ -13,11 +13,10 @@ _KILL_NS: Final = 10 * NS_PER_S
 
 
 def main_pid(group: Group, look: Look) -> int | None:
-    """The engine's own process: the child of the group's leader, which only waits for it. Null: it is gone."""
-    here = living(look)
-    children = [member.pid for member in here if member.parent == group.pid]
-    leader = [member.pid for member in here if member.pid == group.pid]
-    return None if has_ended(look) else next(iter(sorted(children) or leader), None) or here[0].pid
+    """The engine's own process (of a container: its first). Null: it is gone."""
+    if has_ended(look):
+        return None
+    return group.pid or next((member.pid for member in living(look)), None)
 
 
 def stop_group(host: Host, group: Group, grace_s: float, clock: Clock, hurry: threading.Event) -> tuple[Member, ...]:

@@ -8,10 +8,10 @@ Result = TypeVar("Result")
 
 
 class Calls(Generic[Result]):
-    """Begun at once, one thread each. `results`: in order; an exception stands for a call that raised it."""
+    """Begun at once, one thread each. `first_failure`: the first exception of any."""
 
     def __init__(self, calls: Sequence[Callable[[], Result]], name: str) -> None:
-        self.results: list[Result | BaseException | None] = [None] * len(calls)
+        self._results: list[Result] = [None] * len(calls)  # type: ignore[list-item]  # each is set before it is read
         self.first_failure: BaseException | None = None
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
@@ -30,11 +30,14 @@ class Calls(Generic[Result]):
         for thread in self._threads:
             thread.join()
 
+    def all_results(self) -> list[Result]:
+        """Once all have ended and none has failed."""
+        return list(self._results)
+
     def _run(self, at: int, call: Callable[[], Result]) -> None:
         try:
-            self.results[at] = call()
+            self._results[at] = call()
         except BaseException as failure:  # noqa: BLE001  (raised again, or told, by who began the calls)
-            self.results[at] = failure
             with self._lock:
                 self.first_failure = self.first_failure or failure
         with self._ended:
@@ -48,4 +51,4 @@ def together(calls: Sequence[Callable[[], Result]], name: str) -> list[Result]:
     running.join()
     if running.first_failure is not None:
         raise running.first_failure
-    return running.results  # type: ignore[return-value]
+    return running.all_results()

@@ -1,0 +1,275 @@
+"""The services under test, as their user sees them: check, start, watch while a load runs, revive between loads, stop.
+
+FleetSpec -> process groups of ours on one or more hosts. Readiness asks for tokens before any load; while one runs only process states are
+looked at (`serving`). Every way out of the `with` block stops what was started, and says what is left.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self, TypeVar
+
+from loadcell.clock import Clock, MonotonicClock
+from loadcell.errors import EnvironmentFailure
+from loadcell.fleet.events import EventLog
+from loadcell.fleet.health import Health, health_of
+from loadcell.fleet.hosts.host import Group, Host
+from loadcell.fleet.interrupts import deferring, leaving
+from loadcell.fleet.logs import collect_logs
+from loadcell.fleet.monitor import Finding, FleetEvent
+from loadcell.fleet.orphans import stop_orphans
+from loadcell.fleet.readiness import NotReadyError
+from loadcell.fleet.registry import Registry
+from loadcell.fleet.service import Service, ServiceStatus
+from loadcell.fleet.spec import FleetSpec, HostSpec, ServicePlan
+from loadcell.fleet.staging import Staging
+from loadcell.fleet.starting import start_replica
+from loadcell.fleet.terms import served_name
+from loadcell.fleet.together import Calls, together
+from loadcell.fleet.watching import Watching
+
+EVENTS_FILE: Final = "fleet_events.jsonl"
+Result = TypeVar("Result")
+
+
+class FleetFailure(EnvironmentFailure):
+    """A service did not start; nothing of the fleet runs any more. `cause`: a word; `lines`: the last of the service's log.
+
+    `code`: its process's exit code, null where it did not exit by itself.
+    """
+
+    def __init__(self, text: str, service: str, cause: str, code: int | None, lines: tuple[str, ...]) -> None:
+        super().__init__(text)
+        self.service, self.cause, self.code, self.lines = service, cause, code, lines
+
+
+class Fleet:
+    """One fleet from check to stop. `folder`: of the run; logs and events go there. `note` is told what a person should know.
+
+    `headers` are sent with readiness's questions. Use it in a `with` block: leaving stops the services, unless they were made by `up`.
+    """
+
+    def __init__(
+        self,
+        spec: FleetSpec,
+        folder: Path,
+        registry: Registry,
+        *,
+        name: str,
+        made_by: Literal["run", "up"] = "run",
+        note: Callable[[str], None] = lambda _: None,
+        clock: Clock | None = None,
+        headers: Sequence[tuple[str, str]] = (),
+        open_host: Callable[[HostSpec], Host] | None = None,
+    ) -> None:
+        self.spec, self.folder, self.name = spec, folder, name
+        self._registry, self._made_by, self._note = registry, made_by, note
+        self._clock = clock or MonotonicClock()
+        self._staging = Staging(spec, folder, registry, name, made_by, tuple(headers), self._clock, open_host)
+        self._services: list[Service] = []
+        self._events = EventLog(folder / EVENTS_FILE)
+        self._hurry = threading.Event()
+
+    # --- before
+
+    def check(self) -> tuple[ServicePlan, ...]:
+        """Refuse what cannot work, and start nothing; the plan. Raises UserError, EnvironmentFailure."""
+        return self._staging.check()
+
+    def start(self) -> None:
+        """Start all services at once and return when every one is ready; else stop all. Raises FleetFailure, and what `check` raises."""
+        with leaving():
+            for text in stop_orphans(self._registry, self._staging.hosts(), self._clock):
+                self._note(text)
+            abort = threading.Event()
+            with deferring(abort.set, self._hurry.set):
+                try:
+                    self._services = self._staging.allocate()
+                    self._all([self._starter(ranks, abort) for ranks in self._replicas()], "start", abort)
+                except NotReadyError as failure:
+                    failed = self._failure()
+                    self._stop()
+                    raise failed from failure
+                except BaseException:
+                    self._stop()
+                    raise
+
+    def _all(self, calls: Sequence[Callable[[], Result]], name: str, abort: threading.Event) -> list[Result]:
+        """All at once, to their ends; the first failure asks the others to give up, and is raised."""
+        running = Calls(calls, name)
+        running.wait()
+        if running.first_failure is not None:
+            abort.set()
+        running.join()
+        if running.first_failure is not None:
+            raise running.first_failure
+        return running.all_results()
+
+    def _starter(self, ranks: Sequence[Service], abort: threading.Event) -> Callable[[], None]:
+        def start() -> None:
+            try:
+                start_replica(ranks, self._record, abort, self._clock)
+            except NotReadyError:
+                for service in ranks:
+                    self._events.add(service, "start failed" if service.failure else "stopped", service.cause)
+                raise
+            for service in ranks:
+                self._events.add(service, "ready")
+
+        return start
+
+    def _record(self, service: Service, group: Group) -> None:
+        self._registry.complete(service.marker, group)
+        self._events.add(service, "started")
+
+    def _failure(self) -> FleetFailure:
+        """The first service that failed for a reason of its own, as an error with the end of its log."""
+        failed = [service for service in self._services if service.failure is not None]
+        service = min(failed, key=lambda one: one.failure.cause == "aborted" if one.failure else True)
+        failure = service.failure
+        assert failure is not None
+        shown = "".join(f"\n  | {line}" for line in failure.lines[-20:])
+        where = f"\n  the last lines of {service.log}:{shown}" if shown else ""
+        text = f"{service.name} on {service.plan.replica.host} did not start: {failure}{where}"
+        return FleetFailure(text, service.name, failure.cause, failure.code, failure.lines)
+
+    # --- while it runs
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """Of the services that are ready, in the order of the replicas."""
+        return tuple(service.plan.base_url for service in self._serving() if service.plan.base_url)
+
+    @property
+    def model(self) -> str:
+        """The name under which the services answer."""
+        return next((service.model for service in self._services if service.model), None) or served_name(self.spec) or ""
+
+    def status(self) -> tuple[ServiceStatus, ...]:
+        return tuple(service.status() for service in self._services)
+
+    @contextmanager
+    def serving(self, on_event: Callable[[FleetEvent], None] = lambda _: None) -> Iterator[None]:
+        """Around a load: process states are looked at once a second, and nothing else is. `on_event` is called from other threads, by one at a time."""
+        watched = [service for service in self._services if service.state == "ready"]
+        for service in watched:
+            service.move("load_began")
+
+        def tell(service: Service, finding: Finding) -> None:
+            on_event(self._events.add(service, finding.kind, service.cause if service.state == "failed" else finding.text))
+
+        watching = Watching(watched, tell, self._clock)
+        watching.start()
+        try:
+            yield
+        finally:
+            watching.stop()
+            for service in watched:
+                if service.state == "serving":
+                    service.move("load_ended")
+
+    # --- between loads
+
+    def health(self) -> Health:
+        """One light GET to each service that should be there."""
+        return health_of(self._services)
+
+    def health_line(self) -> str:
+        return self.health().line
+
+    def revive(self) -> tuple[str, ...]:
+        """Start again what has died, each replica at most `restarts` times; texts of what was done. A replica beyond that stays failed."""
+        for service in self._services:
+            for finding in service.watch():
+                self._events.add(service, finding.kind, finding.text)
+            if service.hung:
+                service.count_failed("hung: stopped by a signal")
+        dead = [ranks for ranks in self._replicas() if any(service.state == "failed" for service in ranks)]
+        abort = threading.Event()
+        with deferring(abort.set, self._hurry.set):
+            told = self._all([self._reviver(ranks, abort) for ranks in dead], "revive", abort)
+        return tuple(text for texts in told for text in texts)
+
+    def _reviver(self, ranks: Sequence[Service], abort: threading.Event) -> Callable[[], list[str]]:
+        return lambda: self._revive(ranks, abort)
+
+    def _revive(self, ranks: Sequence[Service], abort: threading.Event) -> list[str]:
+        head = ranks[0]
+        why = next((service.cause for service in ranks if service.state == "failed"), None)
+        limit = self.spec.restarts
+        if head.restarts >= limit:
+            if not head.given_up:
+                head.given_up = True
+                self._clear(ranks)
+                return [f"{head.name} stays failed after {limit} restarts ({why})"]
+            return []
+        try:
+            self._clear(ranks)
+        except EnvironmentFailure as cut:
+            return [f"{head.name} stays failed: {cut}"]
+        for service in ranks:
+            service.again()
+            self._events.add(service, "restart", why)
+        try:
+            start_replica(ranks, self._record, abort, self._clock)
+        except NotReadyError as failure:
+            for service in ranks:
+                service.fail(failure)
+            return [f"{head.name} was started again ({why}) and did not become ready: {failure}"]
+        for service in ranks:
+            self._events.add(service, "ready")
+        return [f"{head.name} was started again, {head.restarts} of at most {limit} times ({why})"]
+
+    def _clear(self, ranks: Sequence[Service]) -> None:
+        """End what is left of a replica before it is started again: a rank that lives is of no use without the others."""
+        for service in ranks:
+            if service.state == "failed":
+                service.clear(self._hurry)
+            else:
+                service.stop(self._hurry)
+
+    # --- the end
+
+    def stop(self) -> tuple[str, ...]:
+        """Stop all, at once; texts of what is left. Stops everything whatever signals come, and leaves as they ask for afterwards."""
+        with deferring(self._hurry.set, self._hurry.set):
+            return self._stop()
+
+    def _stop(self) -> tuple[str, ...]:
+        stopped = [service for service in self._services if service.group is not None and service.state != "stopped"]
+        calls = [(lambda service=service: service.stop(self._hurry)) for service in self._services]
+        left = [text for texts in together(calls, "stop") for text in texts]
+        left += self._staging.devices_left(self._services)
+        for service in stopped:
+            self._events.add(service, "stopped" if service.state == "stopped" else "not stopped", service.cause)
+            if service.state == "stopped":
+                self._registry.remove(service.marker)
+        for text in (*collect_logs(stopped, self.folder / "logs"), *left):
+            self._note(text)
+        return tuple(left)
+
+    def release(self) -> None:
+        """Let go of the hosts' connections; services go on."""
+        self._staging.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if self._made_by == "run":
+                self.stop()
+        finally:
+            self.release()
+
+    def _replicas(self) -> list[list[Service]]:
+        """The ranks of each replica, the head first."""
+        ordered = sorted(self._services, key=lambda service: (service.plan.replica.index, service.plan.replica.rank))
+        return [list(ranks) for _, ranks in groupby(ordered, key=lambda service: service.plan.replica.index)]
+
+    def _serving(self) -> list[Service]:
+        """Heads of replicas all of whose ranks are ready or serving."""
+        return [ranks[0] for ranks in self._replicas() if all(service.state in ("ready", "serving") for service in ranks)]

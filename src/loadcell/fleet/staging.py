@@ -1,0 +1,187 @@
+"""From a specification to services that can be started: hosts opened, machines looked at, the plan made and checked, ports and devices claimed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from loadcell.clock import NS_PER_S, Clock
+from loadcell.errors import EnvironmentFailure
+from loadcell.fleet import preflight
+from loadcell.fleet.engines import ENGINES
+from loadcell.fleet.events import now_text
+from loadcell.fleet.hosts import open_host as open_real_host
+from loadcell.fleet.hosts.host import DeviceUse, Host, HostUnreachable
+from loadcell.fleet.monitor import living
+from loadcell.fleet.orphans import group_of
+from loadcell.fleet.registry import Claims, Entry, Registry, new_marker, this_process
+from loadcell.fleet.service import Service
+from loadcell.fleet.spec import FleetSpec, HostSpec, ServicePlan
+from loadcell.fleet.terms import terms_of
+from loadcell.fleet.together import together
+
+REMOTE_FOLDER: Final = "~/.local/state/loadcell/services"
+_RELEASE_NS: Final = 10 * NS_PER_S
+_RELEASED_MIB: Final = 512.0
+"""A device whose memory in use is at most this much above what it was before counts as released."""
+
+
+class Seen(Struct, frozen=True):
+    """One host as it was found. `devices` null: no vendor's tool tells. `ours`: pids of orphans, which the start stops first."""
+
+    devices: tuple[DeviceUse, ...] | None
+    claims: Claims
+    ours: frozenset[int]
+
+
+class Staging:
+    """Opens each host once. `open_host`: the seam for tests."""
+
+    def __init__(
+        self,
+        spec: FleetSpec,
+        folder: Path,
+        registry: Registry,
+        name: str,
+        made_by: Literal["run", "up"],
+        headers: tuple[tuple[str, str], ...],
+        clock: Clock,
+        open_host: Callable[[HostSpec], Host] | None,
+    ) -> None:
+        self.spec, self.folder = spec, folder.absolute()
+        self._registry, self._name, self._made_by = registry, name, made_by
+        self._headers, self._clock = headers, clock
+        self._open = open_host or open_real_host
+        self._specs = {host.name: host for host in spec.host or (HostSpec("local"),)}
+        self._hosts: dict[str, Host] = {}
+        self._seen: dict[str, Seen] = {}
+        self._scratch = new_marker(name)
+
+    def hosts(self) -> dict[str, Host]:
+        """By alias, in the specification's order. Nothing is connected before a host is asked something."""
+        for name, spec in self._specs.items():
+            if name not in self._hosts:
+                self._hosts[name] = self._open(spec)
+        return self._hosts
+
+    def close(self) -> None:
+        for host in self._hosts.values():
+            host.close()
+        self._hosts = {}
+
+    def check(self) -> tuple[ServicePlan, ...]:
+        """The plan, with everything refused that can be known to fail. Starts nothing. Raises UserError, EnvironmentFailure."""
+        engine = ENGINES[self.spec.engine]
+        engine.check(self.spec)
+        hosts = self.hosts()
+        path = engine.model_path(self.spec)
+        if path is not None:
+            preflight.refuse_missing_model(path, hosts)
+        self._seen = dict(zip(hosts, together([self._looker(name) for name in hosts], "survey"), strict=True))
+        plans = self._planned()
+        preflight.refuse_missing_program(plans, hosts)
+        claims = {name: seen.claims for name, seen in self._seen.items()}
+        orphans = frozenset(pid for seen in self._seen.values() for pid in seen.ours)
+        preflight.refuse_taken_ports(plans, hosts, claims, orphans)
+        preflight.refuse_taken_devices(plans, {name: seen.devices for name, seen in self._seen.items()}, claims, orphans)
+        return plans
+
+    def allocate(self) -> list[Service]:
+        """Check again, and enter every service in the registry before anybody else may choose. Raises what `check` raises."""
+        with self._registry.allocating():
+            services = [self._service(plan) for plan in self.check()]
+            for service in services:
+                self._registry.add(self._entry(service))
+        return services
+
+    def devices_left(self, services: list[Service]) -> list[str]:
+        """Devices whose memory has not been given back, as far as the vendor's tool tells; waits a moment for it."""
+        used = {(service.plan.replica.host, index) for service in services for index in service.plan.replica.devices}
+        deadline_ns = self._clock.now_ns() + _RELEASE_NS
+        left = self._still_full(used)
+        while left and self._clock.now_ns() < deadline_ns:
+            self._clock.sleep_until(self._clock.now_ns() + NS_PER_S // 2)
+            left = self._still_full(used)
+        return left
+
+    def _still_full(self, used: set[tuple[str, int]]) -> list[str]:
+        left = []
+        for name in {host for host, _ in used}:
+            before = {use.index: use for use in self._seen[name].devices or ()}
+            try:
+                now = self._hosts[name].devices(self.spec.vendor) if before else ()
+            except EnvironmentFailure:
+                continue
+            for use in now or ():
+                was = before.get(use.index)
+                if (name, use.index) in used and was is not None and _grown_mib(was, use) > _RELEASED_MIB:
+                    whose = ", ".join(f"process {pid} ({command})" for pid, command in use.holders)
+                    left.append(f"device {use.index} on {name} still holds {use.memory_used_mib:.0f} MiB{f' by {whose}' if whose else ''}")
+        return left
+
+    # --- the parts
+
+    def _looker(self, name: str) -> Callable[[], Seen]:
+        return lambda: self._look(name)
+
+    def _look(self, name: str) -> Seen:
+        host = self._hosts[name]
+        try:
+            return Seen(host.devices(self.spec.vendor), self._registry.claims(name), self._orphans(name, host))
+        except HostUnreachable as cut:
+            raise EnvironmentFailure(f"host {name} cannot be reached: {cut}") from cut
+
+    def _orphans(self, name: str, host: Host) -> frozenset[int]:
+        groups = [group_of(entry, host) for entry in self._registry.orphans() if entry.host.name == name]
+        return frozenset(member.pid for group in groups if group is not None for member in living(host.look(group)))
+
+    def _service(self, plan: ServicePlan) -> Service:
+        host = self._specs[plan.replica.host]
+        cpus = _cpus(self.spec) if host.ssh is None and host.docker is None else None
+        terms = terms_of(self.spec, plan, self._headers, cpus)
+        return Service(plan, self._hosts[host.name], terms, self.log_path(plan), new_marker(plan.name), self._clock)
+
+    def log_path(self, plan: ServicePlan) -> str:
+        """In the run's folder, where the service's machine sees it; else in a folder of that machine, fetched at the end."""
+        host = self._specs[plan.replica.host]
+        here = host.ssh is None and (host.docker is None or host.docker.container is None)
+        return str(self.folder / "logs" / f"{plan.name}.log") if here else f"{self._folder_on(host.name)}/{plan.name}.log"
+
+    def _folder_on(self, name: str) -> str:
+        host = self._specs[name]
+        here = host.ssh is None and (host.docker is None or host.docker.container is None)
+        return str(self.folder / "services") if here else f"{REMOTE_FOLDER}/{self._scratch}"
+
+    def _entry(self, service: Service) -> Entry:
+        replica = service.plan.replica
+        return Entry(
+            marker=service.marker,
+            service=service.name,
+            host=self._specs[replica.host],
+            owner=this_process(),
+            made_by=self._made_by,
+            spec_name=self._name,
+            folder=str(self.folder),
+            created=now_text(),
+            log=service.log,
+            port=replica.port if service.plan.serves else None,
+            devices=replica.devices,
+            address=replica.address,
+        )
+
+
+def _grown_mib(before: DeviceUse, now: DeviceUse) -> float:
+    if before.memory_used_mib is None or now.memory_used_mib is None:
+        return 0.0
+    return now.memory_used_mib - before.memory_used_mib
+
+
+def _cpus(spec: FleetSpec) -> tuple[int, ...] | None:
+    """CPUs of services on this machine. `apart`: all that we may use but the last, which is the client's; a single one is shared."""
+    if spec.cpus == "any":
+        return None
+    if spec.cpus == "apart":
+        return tuple(sorted(os.sched_getaffinity(0))[:-1]) or None
+    return spec.cpus
