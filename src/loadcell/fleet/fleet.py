@@ -148,6 +148,11 @@ class Fleet:
         """The name under which the services answer."""
         return next((service.model for service in self._services if service.model), None) or served_name(self.spec) or ""
 
+    @property
+    def plans(self) -> tuple[ServicePlan, ...]:
+        """What was started, with the ports and devices that were taken."""
+        return tuple(service.plan for service in self._services)
+
     def status(self) -> tuple[ServiceStatus, ...]:
         return tuple(service.status() for service in self._services)
 
