@@ -361,7 +361,9 @@ def _become(asked: Json, log: int) -> None:
         environment[VARIABLE] = asked["marker"]
         os.execvpe(asked["argv"][0], asked["argv"], environment)
     except BaseException as error:
-        os.write(2, "loadcell: cannot start {}: {}\n".format(asked["argv"][0], error).encode("utf-8", "replace"))
+        where = " in folder {}".format(asked["cwd"]) if getattr(error, "filename", None) == asked["cwd"] else ""
+        why = getattr(error, "strerror", None) or error
+        os.write(2, "loadcell: cannot start {}{}: {}\n".format(asked["argv"][0], where, why).encode("utf-8", "replace"))
         os._exit(127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126)
 
 

@@ -84,7 +84,10 @@ class Host(Protocol):
     """All calls have a deadline and raise HostUnreachable when it passes. Safe to call from several threads."""
 
     name: str
-    address: str
+
+    @property
+    def address(self) -> str:
+        """Where clients reach the services on it."""
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None) -> Ended:
         """A short command there, run to its end. A program that is not there: code 127."""
