@@ -52,8 +52,20 @@ class Limits(Struct, frozen=True):
     stall_s: float
 
 
+class Inquiry(Protocol):
+    """The questions over HTTP, asked so that nobody waits for them: `Aside`, or a fake."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def begin(self) -> None: ...
+
+    def take(self) -> Reply | None:
+        """The reply, once; null while there is none."""
+
+
 class ReadyWait:
-    """`inquire` is called aside. `port`, null where the group serves none (a headless rank): then `peer_ready` says when its head is."""
+    """`inquiry`: begun again and again until it replies ready. `port`, null where the group serves none (a headless rank): then `peer_ready` says when its head is."""
 
     def __init__(
         self,
@@ -65,13 +77,13 @@ class ReadyWait:
         *,
         port: int | None,
         ready_line: "Callable[[str], bool] | None",
-        inquire: Callable[[], Reply],
+        inquiry: Inquiry,
         peer_ready: Callable[[], bool],
         now_ns: int,
     ) -> None:
         self._host, self._group, self._tail, self._causes, self._limits = host, group, tail, causes, limits
         self._port, self._ready_line, self._peer_ready = port, ready_line, peer_ready
-        self._inquiry = Aside(inquire)
+        self._inquiry = inquiry
         self._began_ns = self._news_ns = self._asked_ns = self._answered_ns = now_ns
         self._caused_ns: int | None = None
         self._zombie_ns: int | None = None
@@ -135,7 +147,7 @@ class ReadyWait:
         """A child that has ended, a parent that does not notice, and no more news: nothing will come of it."""
         dead = zombies(look)
         self._zombie_ns = None if not dead else self._zombie_ns if self._zombie_ns is not None else now_ns
-        if self._zombie_ns is None or now_ns - max(self._zombie_ns, self._news_ns) < _ZOMBIE_GRACE_NS or self._inquiry.reply_is("ready"):
+        if self._zombie_ns is None or now_ns - max(self._zombie_ns, self._news_ns) < _ZOMBIE_GRACE_NS:
             return
         pids = ", ".join(str(member.pid) for member in dead)
         raise self._failure(f"its child process {pids} has ended, its parent waits on, and its log says nothing more", "member_lost")
@@ -199,7 +211,6 @@ class Aside:
         self._call = call
         self._thread: threading.Thread | None = None
         self._reply: Reply | None = None
-        self._last: Reply | None = None
 
     @property
     def running(self) -> bool:
@@ -213,11 +224,8 @@ class Aside:
         """The reply, once."""
         if self.running or self._reply is None:
             return None
-        self._last, self._reply = self._reply, None
-        return self._last
-
-    def reply_is(self, kind: str) -> bool:
-        return self._last is not None and self._last.kind == kind
+        reply, self._reply = self._reply, None
+        return reply
 
     def _run(self) -> None:
         try:

@@ -15,9 +15,9 @@ from loadcell.fleet.inquiry import Question, Reply, inquire
 from loadcell.fleet.lifecycle import Event, State, after
 from loadcell.fleet.log_tail import LogTail
 from loadcell.fleet.monitor import FATAL, Finding, Sighting, observe
-from loadcell.fleet.readiness import Causes, Limits, NotReadyError, ReadyWait
+from loadcell.fleet.readiness import Aside, Causes, Limits, NotReadyError, ReadyWait
 from loadcell.fleet.spec import Launch, ServicePlan
-from loadcell.fleet.stopping import main_pid, stop_group
+from loadcell.fleet.stopping import stop_group
 
 LOOK_EVERY_NS: Final = NS_PER_S // 5
 _RELEASE_NS: Final = 5 * NS_PER_S
@@ -26,7 +26,7 @@ _TAIL_BYTES: Final = 1 << 16
 
 
 class ServiceStatus(Struct, frozen=True):
-    """`pid`: the service's main process (null: none lives). `log`: its path on its host."""
+    """`pid`: the service's main process; null: none lives, or its container does not tell. `log`: its path on its host."""
 
     name: str
     state: State
@@ -114,7 +114,7 @@ class Service:
             self._terms.limits,
             port=self.port if self.plan.serves else None,
             ready_line=self._terms.ready_line,
-            inquire=self._inquire,
+            inquiry=Aside(self._inquire),
             peer_ready=peer_ready,
             now_ns=self._clock.now_ns(),
         )
@@ -276,9 +276,5 @@ class Service:
         )
 
     def _pid(self) -> int | None:
-        if self.group is None or self.state in ("stopped", "defined"):
-            return None
-        try:
-            return main_pid(self.group, self.host.look(self.group))
-        except HostUnreachable:
-            return None
+        lives = self.state in ("starting", "loading", "ready", "serving", "draining")
+        return self.group.pid or None if self.group is not None and lives else None

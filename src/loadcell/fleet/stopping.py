@@ -5,18 +5,11 @@ import threading
 from typing import Final
 
 from loadcell.clock import NS_PER_S, Clock
-from loadcell.fleet.hosts.host import Group, Host, Look, Member
-from loadcell.fleet.monitor import has_ended, living
+from loadcell.fleet.hosts.host import Group, Host, Member
+from loadcell.fleet.monitor import living
 
 _LOOK_EVERY_NS: Final = NS_PER_S // 10
 _KILL_NS: Final = 10 * NS_PER_S
-
-
-def main_pid(group: Group, look: Look) -> int | None:
-    """The engine's own process (of a container: its first). Null: it is gone."""
-    if has_ended(look):
-        return None
-    return group.pid or next((member.pid for member in living(look)), None)
 
 
 def stop_group(host: Host, group: Group, grace_s: float, clock: Clock, hurry: threading.Event) -> tuple[Member, ...]:
