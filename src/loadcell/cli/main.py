@@ -16,6 +16,8 @@ from loadcell.errors import LoadcellError
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "bench": ("loadcell.cli.bench", "Load one or many endpoints, and report what they deliver."),
     "report": ("loadcell.cli.report", "Make the reports of a run again from its records."),
+    "init": ("loadcell.cli.init", "Write a commented specification of an experiment."),
+    "check": ("loadcell.cli.check", "Say what an experiment would run, and start nothing."),
     "doctor": ("loadcell.cli.doctor", "Check what this machine can measure."),
     "simulate": ("loadcell.cli.simulate", "Serve a simulated engine where no accelerator is."),
 }

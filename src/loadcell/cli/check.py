@@ -1,0 +1,58 @@
+"""`loadcell check SPEC`: what `loadcell run` would run. Starts nothing, writes nothing."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from loadcell.experiment.spec import ExperimentSpec
+    from loadcell.fleet.spec import ServicePlan
+
+LISTS = ("--set", "--only")
+
+
+def check(
+    spec_file: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's file.", show_default=False)],
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Say a key otherwise: fleet.replicas=2. Repeat it.")
+    ] = None,
+    env_file: Annotated[Path | None, typer.Option(metavar="FILE", help="KEY=value lines that ${KEY} in the file stands for.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Show only the cells of these names. Repeat it.")] = None,
+    skip_fleet: Annotated[
+        bool, typer.Option("--skip-fleet", help="The services run already: look at no machine. Also SKIP_MANAGE_SERVER=1.")
+    ] = False,
+) -> None:
+    """Say what would run: services with their command lines, cells with their requests and limits, settings with their origin.
+
+    Machines are looked at (model, program, devices, ports), and what would be refused at the start is refused here.
+    """
+    from loadcell.errors import LoadcellError
+    from loadcell.experiment import matrix
+    from loadcell.experiment.check import report
+    from loadcell.experiment.read import read_experiment
+
+    spec = read_experiment(spec_file, sets=sets or (), env_file=env_file, environment=os.environ)
+    cells = matrix.only(matrix.matrix(spec), only or ())
+    skipped = skip_fleet or os.environ.get("SKIP_MANAGE_SERVER") == "1"
+    plans, refusal = None, None
+    if spec.fleet is not None and not skipped:
+        try:
+            plans = _plans(spec)
+        except LoadcellError as error:
+            refusal = error
+    print("\n".join(report(spec, cells, plans)))
+    if refusal is not None:
+        raise refusal
+
+
+def _plans(spec: "ExperimentSpec") -> "tuple[ServicePlan, ...]":
+    from loadcell.cli.state import fleet_registry
+    from loadcell.fleet.fleet import Fleet
+
+    assert spec.fleet is not None
+    with tempfile.TemporaryDirectory(prefix="loadcell-check-") as folder:
+        with Fleet(spec.fleet, Path(folder), fleet_registry(os.environ), name=spec.name) as fleet:
+            return fleet.check()
