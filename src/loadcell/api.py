@@ -7,10 +7,8 @@ result.summary.verdict, result.columns()["ttft_ms"]
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from msgspec import Struct
 
 from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
 from loadcell.experiment.measure import measure
+from loadcell.experiment.new_folder import RUNS, new_folder
 from loadcell.load.runner import Run, Watcher
 from loadcell.load.signals import catching, leave
 from loadcell.output import OutputSpec
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from loadcell.metrics.facts import RunFacts
     from loadcell.metrics.summary import Summary
     from loadcell.recordlog import Log
-
-_RUNS = "runs"
 
 
 class BenchResult(Struct, frozen=True):
@@ -77,7 +74,7 @@ def bench(**flags: Any) -> BenchResult:
 def run_scenario(scenario: Scenario, output: OutputSpec, watcher: Watcher) -> BenchResult:
     """Run it, write the reports that `output` asks for, and judge it."""
     _refuse_early(scenario, output)
-    folder = make_folder(output)
+    folder = new_folder(output.output_dir, output.name)
     run = Run(scenario, folder, folder.name, watcher)
 
     def after_the_load(number: int) -> None:
@@ -90,7 +87,7 @@ def run_scenario(scenario: Scenario, output: OutputSpec, watcher: Watcher) -> Be
 
 def _run_and_report(run: Run, scenario: Scenario, output: OutputSpec, folder: Path) -> BenchResult:
     try:
-        measured = measure(run, folder, output.metric_percentiles)
+        measured = measure(run.execute, folder, output.metric_percentiles)
     finally:
         _remove_if_empty(folder)
     from loadcell.metrics.exitcode import exit_code
@@ -135,40 +132,9 @@ def _refuse_early(scenario: Scenario, output: OutputSpec) -> None:
         raise UserError("--base-url: no endpoint is given")
 
 
-def make_folder(output: OutputSpec) -> Path:
-    """A new, empty folder: `output_dir`, else runs/<time>-<name>. One that holds anything is refused."""
-    if output.output_dir is not None:
-        folder = Path(output.output_dir)
-        if folder.is_dir() and any(folder.iterdir()):
-            raise UserError(f"--output-dir {folder} is not empty, and records are never overwritten: choose another folder")
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--output-dir {folder} is a file: choose a folder")
-        return _made(folder, exist_ok=True)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", output.name).strip("-.") or "bench"
-    stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}"
-    for number in range(1, 1000):
-        folder = Path(_RUNS) / (stem if number == 1 else f"{stem}-{number}")
-        if not folder.exists():
-            try:
-                return _made(folder, exist_ok=False)
-            except FileExistsError:
-                continue
-    raise EnvironmentFailure(f"runs/{stem}: no free folder name; use --output-dir")
-
-
-def _made(folder: Path, *, exist_ok: bool) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=exist_ok)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
-    return folder
-
-
 def _remove_if_empty(folder: Path) -> None:
     """A run that never began leaves no folder behind."""
     with contextlib.suppress(OSError):  # it holds a run, or its parent holds others
         folder.rmdir()
-        if folder.parent == Path(_RUNS):
+        if folder.parent == Path(RUNS):
             folder.parent.rmdir()

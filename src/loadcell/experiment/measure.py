@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Struct
 
 from loadcell.errors import EnvironmentFailure
-from loadcell.load.runner import Run
 
 if TYPE_CHECKING:
     from loadcell.metrics.facts import RunFacts
@@ -24,18 +23,16 @@ class Measured(Struct, frozen=True):
     log: "Log"
 
 
-def measure(run: Run, folder: Path, percentiles: Sequence[float] = (), amend: "Callable[[RunFacts], RunFacts] | None" = None) -> Measured:
-    """Execute `run`, whose folder is `folder`. `amend` adds what is known of the run besides it, before anything is written.
+def measure(execute: "Callable[[], RunFacts]", folder: Path, percentiles: Sequence[float] = ()) -> Measured:
+    """`execute` runs the load, whose folder is `folder`, and gives what is known of it.
 
     A run that never began leaves an empty folder. Raises LoadcellError; records that were written stay, whatever happens.
     """
     try:
-        facts = run.execute()
+        facts = execute()
     except BaseException:
         clear_if_nothing_was_recorded(folder)
         raise
-    if amend is not None:
-        facts = amend(facts)
     try:
         (folder / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=2) + b"\n")
     except OSError as error:

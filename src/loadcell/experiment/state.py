@@ -16,7 +16,10 @@ EndState = Literal["done", "failed", "interrupted"]
 
 
 class Opened(Struct, frozen=True, tag="opened", tag_field="event"):
-    """The experiment began, or was resumed. `source`: the specification's path; `spec`: the copy in this folder. `sets` hold no secrets."""
+    """The experiment began, or was resumed. `source`: the specification's path; `spec`: the copy in this folder.
+
+    `sets` hold no secrets. `cells`: names of those that are asked for.
+    """
 
     at: str
     name: str
@@ -26,7 +29,7 @@ class Opened(Struct, frozen=True, tag="opened", tag_field="event"):
     sets: list[str] = []
     env_file: str | None = None
     skip_fleet: bool = False
-    only: list[str] = []
+    cells: list[str] = []
     resumed: bool = False
 
 

@@ -29,8 +29,8 @@ def header_of(scenario: Scenario, run_id: str, origin: Anchor, target: Target) -
         name=scenario.name,
         created=created(origin),
         origin=origin,
-        host=_host(),
-        versions=_versions(),
+        host=host_facts(),
+        versions=version_facts(),
         spec=redacted(scenario),
         endpoints=target.endpoints,
         client={**_client(scenario), "stamps": "kernel" if target.kernel_stamps else "clock"},
@@ -54,8 +54,8 @@ def facts_of(scenario: Scenario, run_id: str, journal: Journal, target: Target, 
             label=scenario.label,
             metadata=scenario.metadata,
             model=load.model,
-            host=_host(),
-            versions=_versions(),
+            host=host_facts(),
+            versions=version_facts(),
             spec=redacted(scenario),
             client=_client(scenario),
         ),
@@ -156,7 +156,7 @@ def _rank(ordered: list[int], share: float) -> float | None:
     return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else None
 
 
-def _host() -> dict[str, Any]:
+def host_facts() -> dict[str, Any]:
     return {
         "system": platform.system(),
         "kernel": platform.release(),
@@ -170,5 +170,5 @@ def _client(scenario: Scenario) -> dict[str, Any]:
     return {"workers": scenario.workers, "cpus": cpus(), "drain": DRAIN}
 
 
-def _versions() -> dict[str, str]:
+def version_facts() -> dict[str, str]:
     return {"loadcell": __version__, "python": sys.version.split()[0]}

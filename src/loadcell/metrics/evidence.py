@@ -93,7 +93,7 @@ def _imposed_limits(run: RunFacts, measured: Measured, whole: Figures, cap_full:
 
 
 def _lost_endpoints(run: RunFacts) -> tuple[str, ...]:
-    found = []
+    found = list(run.lost_services)
     for endpoint in run.endpoints:
         purity = run.purity.get(endpoint.name)
         if times := run.ejections.get(endpoint.name):

@@ -106,6 +106,7 @@ class RunFacts(Struct, frozen=True):
     `cap_by_user`: the user asked for `concurrency_cap`. `imposed_limits`: limits that held the load back and that the user did not set, one text each.
     `ramp_end_ns`: end of a ramp of rate or concurrency. `ejections`: per endpoint name, how often it was taken out of traffic. `healthy_at_end` null: unknown.
     `skipped_why`: rows of the data set that were left out, by reason; `capped_rows`: rows whose output was shortened to fit the context.
+    `lost_services`: of a fleet of ours, those that ended, hung or were missing, one text each.
     `prefix_asked`: the workload shares prefixes on purpose. `percentiles`: extra ones, in percent. `stop_signal`: 2 or 15 when a signal ended the run.
     """
 
@@ -133,6 +134,7 @@ class RunFacts(Struct, frozen=True):
     strategy: str | None = None
     healthy_at_end: tuple[str, ...] | None = None
     ejections: dict[str, int] = {}
+    lost_services: tuple[str, ...] = ()
     workers: tuple[WorkerFacts, ...] = ()
     probes: dict[str, ProbeFacts] = {}
     purity: dict[str, PurityFacts] = {}
