@@ -15,6 +15,7 @@ from loadcell.errors import LoadcellError
 
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "bench": ("loadcell.cli.bench", "Load one or many endpoints, and report what they deliver."),
+    "run": ("loadcell.cli.run", "Run an experiment: start services, load them scenario by scenario, stop them, report."),
     "report": ("loadcell.cli.report", "Make the reports of a run again from its records."),
     "init": ("loadcell.cli.init", "Write a commented specification of an experiment."),
     "check": ("loadcell.cli.check", "Say what an experiment would run, and start nothing."),

@@ -8,7 +8,7 @@ from loadcell.load.snapshot import Snapshot
 
 
 class TerminalWatcher(Watcher):
-    """Shows progress and notes on `out`; `silent` keeps the notes. `opening` is said when the load begins: a refusal is one line alone."""
+    """Shows progress and notes on `out`; `silent` keeps the notes. `opening` is said when the load begins: a refusal is one line alone; empty: nothing."""
 
     def __init__(self, out: TextIO, opening: str, *, silent: bool) -> None:
         self._view = LiveView(out, silent=silent)

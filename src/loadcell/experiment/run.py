@@ -95,6 +95,16 @@ class ExperimentRun:
         """The first that asked for the end."""
         return self._signal
 
+    @property
+    def managed(self) -> bool:
+        """Whether this run starts the services and stops them."""
+        return self._services.managed
+
+    @property
+    def unfinished(self) -> int:
+        """Cells that were asked for and are not measured to their end."""
+        return sum(self._cells[cell.name].state != "done" for cell in self._setting.cells)
+
     def execute(self) -> ExperimentResults:
         """Run what is left of the matrix. Raises LoadcellError for services that do not start or a disk that is full: the results are written before."""
         failure: LoadcellError | None = None
