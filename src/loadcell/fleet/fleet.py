@@ -153,11 +153,6 @@ class Fleet:
         """What was started, with the ports and devices that were taken."""
         return tuple(service.plan for service in self._services)
 
-    @property
-    def plans(self) -> tuple[ServicePlan, ...]:
-        """Of the services of this fleet, once it has been started."""
-        return tuple(service.plan for service in self._services)
-
     def status(self) -> tuple[ServiceStatus, ...]:
         return tuple(service.status() for service in self._services)
 

@@ -66,7 +66,7 @@ class FakeHost:
         argv: Sequence[str],
         *,
         env: dict[str, str],
-        cwd: str | None,
+        cwd: str | None,  # noqa: ARG002
         log: str,
         marker: str,
         cpus: Sequence[int] | None = None,  # noqa: ARG002
