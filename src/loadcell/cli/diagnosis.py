@@ -102,7 +102,7 @@ def _stamps(facts: MachineFacts) -> Finding:
 def _drain(facts: MachineFacts) -> Finding:
     if facts.drain == "compiled":
         return Finding("drain", "ok", "compiled: sockets are read in C")
-    advice = "each token costs about 1.5 × the CPU, and nothing else: install a C compiler and Python's headers, then loadcell again"
+    advice = "a token costs about a quarter more CPU; stamps are the same: install a C compiler and Python's headers, then loadcell again"
     return Finding("drain", "warn", "Python: there was no compiler when this was installed", advice)
 
 

@@ -1,7 +1,11 @@
 """Ready sockets -> reads and their stamps, and what is left to decide. The only code that runs per token.
 
 Twice: `_drain.c`, where it could be compiled, and `sweep_in_python`. They do the same, and do not differ in what they leave to the drain,
-so that whatever ends, breaks or is parsed is handled in one place. In Python a token costs the interpreter as much as it costs the kernel.
+so that whatever ends, breaks or is parsed is handled in one place. In Python the interpreter costs a token about as much as the kernel
+does.
+
+All is read before anything is handled. What is handled may close descriptors and open others under the same numbers: streams are told by
+their exchange, and a descriptor that is not hot is looked up anew and read without waiting, which finds nothing at worst.
 """
 
 import errno
