@@ -79,10 +79,11 @@ def owner_lives(owner: Owner) -> bool:
 class Registry:
     """The files below `folder`. Unreadable ones are removed and said (`note`)."""
 
-    def __init__(self, folder: Path, note: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, folder: Path, note: Callable[[str], None] = lambda _: None, *, patience_s: float = LOCK_S) -> None:
         self.folder = folder
         self._services = folder / "services"
         self._note = note
+        self._patience_s = patience_s
 
     def add(self, entry: Entry) -> None:
         """Before the start. An entry with the same marker is replaced."""
@@ -143,14 +144,16 @@ class Registry:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / "allocating.lock"
         with path.open("a") as lock:
-            deadline = time.monotonic() + LOCK_S
+            deadline = time.monotonic() + self._patience_s
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if time.monotonic() > deadline:
-                        raise EnvironmentFailure(f"another loadcell has held {path} for {LOCK_S:.0f} s; see `fuser {path}`") from None
+                        raise EnvironmentFailure(
+                            f"another loadcell has held {path} for {self._patience_s:.0f} s; see `fuser {path}`"
+                        ) from None
                     time.sleep(LOCK_STEP_S)
             yield
 

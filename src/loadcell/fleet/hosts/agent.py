@@ -478,7 +478,10 @@ def _read_kept(path: str, at: int, limit: int) -> bytes:
 
 
 def cap_log(path: str, cap: int) -> bool:
-    """Copy and truncate, as the writer keeps its file open (for appending). Whether it was done."""
+    """Copy and truncate, as the writer keeps its file open (for appending). Whether it was done.
+
+    What is written in the microseconds between the last copy and the cut is lost.
+    """
     path = path_of(path)
     try:
         with open(path, "r+b", buffering=0) as file:

@@ -107,7 +107,7 @@ def _ascend(run: Run) -> tuple[DeviceUse, ...] | None:
 
 _ASCEND_NAME: Final = re.compile(r"\|\s*(\d+)\s+(\S+)\s*\|\s*\S+\s*\|.*\|\s*$")
 _ASCEND_CHIP: Final = re.compile(r"\|\s*(\d+)\s*(\d+)?\s*\|\s*[0-9A-Fa-f]{4}:[0-9A-Fa-f:.]+\s*\|(.*)\|\s*$")
-_ASCEND_HOLDER: Final = re.compile(r"\|\s*(\d+)\s+(\d+)\s*\|\s*(\d+)\s*\|\s*(\S*)\s*\|\s*(\d+)\s*\|\s*$")
+_ASCEND_HOLDER: Final = re.compile(r"\|\s*(\d+)\s+(\d+)\s*\|\s*(\d+)\s*\|\s*([^|]*?)\s*\|\s*(\d+)\s*\|\s*$")
 _PAIR: Final = re.compile(r"(\d+)\s*/\s*(\d+)")
 
 
