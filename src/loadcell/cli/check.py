@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from loadcell.experiment.spec import ExperimentSpec
     from loadcell.fleet.spec import ServicePlan
 
-LISTS = ("--set", "--only")
-
 
 def check(
     spec_file: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's file.", show_default=False)],
@@ -53,6 +51,8 @@ def _plans(spec: "ExperimentSpec") -> "tuple[ServicePlan, ...]":
     from loadcell.fleet.fleet import Fleet
 
     assert spec.fleet is not None
-    with tempfile.TemporaryDirectory(prefix="loadcell-check-") as folder:
-        with Fleet(spec.fleet, Path(folder), fleet_registry(os.environ), name=spec.name) as fleet:
-            return fleet.check()
+    with (
+        tempfile.TemporaryDirectory(prefix="loadcell-check-") as folder,
+        Fleet(spec.fleet, Path(folder), fleet_registry(os.environ), name=spec.name) as fleet,
+    ):
+        return fleet.check()

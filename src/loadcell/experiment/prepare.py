@@ -25,7 +25,6 @@ from loadcell.experiment.secrets import Hider
 from loadcell.experiment.services import Now, OwnFleet, RunningServices, Services
 from loadcell.experiment.spec import ExperimentSpec
 from loadcell.experiment.state import Opened
-from loadcell.fleet.fleet import Fleet
 from loadcell.fleet.registry import Registry
 from loadcell.load.facts import host_facts, version_facts
 from loadcell.load.redact import HIDDEN
@@ -219,6 +218,8 @@ def _services(
 ) -> Services:
     headers = scenario_of(cells[0], Now((f"http://{_LOOPBACK}:1",), None), None, environment).target.headers
     if spec.fleet is not None and not asked.skip_fleet:
+        from loadcell.fleet.fleet import Fleet  # engines and hosts, which a run on running services has no use for
+
         fleet = Fleet(spec.fleet, folder, registry, name=spec.name, note=watcher.note, headers=headers)
         try:
             fleet.check()

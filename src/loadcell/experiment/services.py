@@ -6,20 +6,22 @@ While a load runs nothing here asks a service anything; `health` is for the time
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from msgspec import Struct
 
 from loadcell.client.resolve import resolve
 from loadcell.experiment.secrets import Hider
 from loadcell.fleet.command_line import shell_line
-from loadcell.fleet.fleet import Fleet
 from loadcell.fleet.health import Health
 from loadcell.fleet.monitor import FleetEvent
 from loadcell.fleet.together import together
 from loadcell.probe import get
 from loadcell.report.experiment import ServiceFacts
 from loadcell.wire.url import parse_endpoint
+
+if TYPE_CHECKING:
+    from loadcell.fleet.fleet import Fleet
 
 OnEvent = Callable[[FleetEvent], None]
 
@@ -66,7 +68,7 @@ class OwnFleet:
 
     managed = True
 
-    def __init__(self, fleet: Fleet, hider: Hider) -> None:
+    def __init__(self, fleet: "Fleet", hider: Hider) -> None:
         self._fleet, self._hider = fleet, hider
         self.engine: str | None = fleet.spec.engine
         self.model: str | None = fleet.model

@@ -5,16 +5,17 @@ from typing import Final
 
 from loadcell.metrics.summary import Stats
 from loadcell.report.experiment import CellResult, ExperimentResults, PartFigures, Spread
-from loadcell.report.figures import METHOD_NOTE, MISSING, count, ms, one_line, rate, seconds, share, yes_no
+from loadcell.report.figures import MISSING, count, ms, one_line, rate, seconds, share, yes_no
 from loadcell.report.tables import HEADLINE_PERCENTILES, Row, Table, percentile
 
 LATENCIES: Final = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2e"))
 _SPREAD_WORDS: Final = {"requests_per_s": "req/s", "output_tokens_per_s": "output tok/s", "goodput_per_s": "goodput, req/s"}
+_SHOWN_SPREAD: Final = (*_SPREAD_WORDS, "ttft_mean_ms", "ttft_p95_ms", "tpot_mean_ms", "e2e_mean_ms", "e2e_p95_ms")
 _MANY_VALUES: Final = 6
 
 
 def label(cell: CellResult, repeats: int) -> str:
-    return cell.scenario if repeats < 2 else f"{cell.scenario} · repeat {cell.repeat}"
+    return cell.scenario if repeats < 2 else f"{cell.scenario} · repeat {cell.repeat + 1}"
 
 
 def labelled(results: ExperimentResults) -> Iterator[tuple[str, CellResult]]:
@@ -168,9 +169,10 @@ def repeats(results: ExperimentResults) -> Table:
     """Figures of the repeats side by side, never one percentile made of several."""
     rows: list[Row] = []
     for scenario in results.scenarios:
-        for name, spread in scenario.spread.items():
-            rows.append((scenario.name, *_spread_row(name, spread)))
-    note = f"Each repeat's own figure, and the least and largest of them. {METHOD_NOTE}"
+        for name in _SHOWN_SPREAD:
+            if name in scenario.spread:
+                rows.append((scenario.name, *_spread_row(name, scenario.spread[name])))
+    note = "Each repeat's own figure, and the least and largest of them; results.json has further ones."
     return Table("Repeats", ("scenario", "figure", "each repeat", "least", "largest"), rows, [note])
 
 
