@@ -68,7 +68,11 @@ def settings(spec: ExperimentSpec) -> Iterator[str]:
     """Every setting that was given, and where; then the fleet's defaults."""
     yield "Settings"
     tree = Hider.of(msgspec.to_builtins(spec)).tree(msgspec.to_builtins(spec))
-    given = [(path, _value(tree, path), origin) for path, origin in spec.origins.items()]
+    origins = {}
+    for path, origin in spec.origins.items():
+        at = path.partition(".")[0]
+        origins.setdefault(at if at.startswith("slo[") else path, origin)  # a table there is one text here
+    given = [(path, _value(tree, path), origin) for path, origin in origins.items()]
     known = {path.split(".")[1] for path in spec.origins if path.startswith("fleet.")}
     if spec.fleet is not None:
         given += [
@@ -104,16 +108,15 @@ def _ends(plan: ScheduleSpec) -> str:
     time = f"{plan.duration_s:g} s" if plan.duration_s is not None else ""
     if count is None:
         return f"for {time}" if time else "?"
-    expected = plan.num_prompts is None and not plan.trace_s
-    return f"{'≈ ' if expected else ''}{count:,}" + (f", at most {time}" if time and not expected else "")
+    if count != plan.num_prompts and not plan.trace_s:  # arrivals are drawn, and time ends them
+        return f"≈ {count:,}"
+    return f"{count:,}" + (f", at most {time}" if time else "")
 
 
 def _value(tree: Mapping[str, Any], path: str) -> str:
     """The effective value at a dotted path of the file."""
     here: Any = tree
     parts = [part for part in path.replace("[", ".").replace("]", "").split(".") if part]
-    if parts[0] == "slo":
-        parts = parts[:2]  # a table there is a text here
     if parts[0] == "scenario" and len(parts) > 2 and parts[2] not in ("name", "slo", "gate", "repeats"):
         parts.insert(2, "flags")
     for at, part in enumerate(parts):

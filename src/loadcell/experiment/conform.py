@@ -150,11 +150,11 @@ def _slos(given: Any, place: Place) -> tuple[str, ...]:
     if not isinstance(items, (list, tuple)):
         raise SpecError(place, f"{given!r}: expected limits such as 'ttft p95 <= 200ms'")
     texts = [str(item) if isinstance(item, str) else _slo_text(item, (*place, at)) for at, item in enumerate(items)]
-    for text in texts:
+    for at, text in enumerate(texts):
         try:
-            parse_slo(text, "slo")
+            parse_slo(text, "limit")
         except UserError as wrong:
-            raise SpecError(place, str(wrong)) from None
+            raise SpecError((*place, at), str(wrong)) from None
     return tuple(texts)
 
 

@@ -217,7 +217,7 @@ def _limits(spec: ExperimentSpec, row: ScenarioRow, index: int) -> tuple[Slo, ..
     for place, texts in ((("slo",), spec.slo), (("scenario", index, "slo"), row.slo or ())):
         for text in texts:
             try:
-                slo = parse_slo(text, "slo")
+                slo = parse_slo(text, "limit")
             except UserError as wrong:
                 raise SpecError(place, str(wrong)) from None
             found[slo.metric, slo.statistic] = slo
