@@ -64,15 +64,10 @@ def test_the_first_line_says_how_much_it_is(tmp_path: Path) -> None:
 
 def test_cells_with_their_counts_and_limits(tmp_path: Path) -> None:
     said = lines(tmp_path)
-    assert (
-        one(said, " c32-i512-o256 ").split()[-18:]
-        == (
-            ["closed", "loop,", "concurrency", "32", "512", "256", "640", "4", "success_rate", ">=", "99%;", "ttft", "p95", "<=", "200ms"][
-                -18:
-            ]
-        )
-    )
-    assert "120, at most 30 s" in one(said, "  open ") or "≈ 120" in one(said, "  open ")
+    assert one(said, " c32-i512-o256 ").split(None, 2)[2].split() == [
+        *("closed", "loop,", "concurrency", "32", "512", "256", "640", "4", "success_rate", ">=", "99%;", "ttft", "p95", "<=", "200ms")
+    ]
+    assert " ≈ 120 " in one(said, "  open ")
     assert one(said, "  open ").endswith("success_rate >= 99% (gate)")
 
 
@@ -94,7 +89,7 @@ def test_settings_and_where_they_come_from(tmp_path: Path) -> None:
     said = lines(tmp_path)
     assert one(said, "fleet.replicas ").split() == ["fleet.replicas", "2", f"{tmp_path}/e.toml:4"]
     assert one(said, "fleet.restarts ").split() == ["fleet.restarts", "2", "default"]
-    assert one(said, "slo[0]").split() == ["slo[0]", "success_rate", ">=", "99%", f"{tmp_path}/e.toml:22"]
+    assert one(said, "slo[0]").split() == ["slo[0]", "success_rate", ">=", "99%", f"{tmp_path}/e.toml:23"]
     assert one(said, "scenario[0].concurrency").split()[1] == "[1,32]"
 
 

@@ -68,7 +68,7 @@ def settings(spec: ExperimentSpec) -> Iterator[str]:
     """Every setting that was given, and where; then the fleet's defaults."""
     yield "Settings"
     tree = Hider.of(msgspec.to_builtins(spec)).tree(msgspec.to_builtins(spec))
-    origins = {}
+    origins: dict[str, str] = {}
     for path, origin in spec.origins.items():
         at = path.partition(".")[0]
         origins.setdefault(at if at.startswith("slo[") else path, origin)  # a table there is one text here
