@@ -15,9 +15,11 @@ from loadcell.cli.main import VERBS
 from loadcell.cli.options import default_of, metavar_of
 from loadcell.client.limits import Timeouts
 from loadcell.endpoint.spec import EndpointSpec
+from loadcell.experiment.spec import ExperimentSpec, ScenarioRow, TargetUrls
 from loadcell.flags.flag import Flag
 from loadcell.flags.refused import REFUSED, REFUSED_DATASETS, REFUSED_GROUPS
 from loadcell.flags.table import ALREADY_SO, PANELS, aliases_of
+from loadcell.fleet.spec import DockerSpec, FleetSpec, HostSpec, LogPattern, MultiHostSpec
 from loadcell.metrics.slo import Slo
 from loadcell.output import OutputSpec
 from loadcell.scenario import SamplingSpec, Scenario, TargetSpec
@@ -37,6 +39,32 @@ SPECS: tuple[type[msgspec.Struct], ...] = (
     Slo,
     OutputSpec,
 )
+EXPERIMENT: tuple[type[msgspec.Struct], ...] = (
+    ExperimentSpec,
+    ScenarioRow,
+    TargetUrls,
+    FleetSpec,
+    HostSpec,
+    DockerSpec,
+    MultiHostSpec,
+    LogPattern,
+)
+HOW_TO_READ = """\
+The file is TOML. Keys may be written with `-` or `_`; one that is not known is refused, naming its line and the nearest right one. `loadcell init`
+writes a commented file, `loadcell check FILE` says what it would run. In the file the keys of `ScenarioRow.flags` stand in `[[scenario]]` itself, and
+`slo` may be tables: `metric = "ttft"`, `statistic = "p95"`, `limit = "200ms"`. `origins` is no key: it records where each value came from.
+
+- **Flags**: `[bench]` and `[[scenario]]` hold flags of `loadcell bench`; a scenario's go before `[bench]`'s. A list multiplies, except for a flag that
+  takes several texts (`header`, `goodput`): there a list of lists does. `num-prompts = "20x"` and `warmup-requests = "1x"` are per unit of concurrency.
+- **Names**: a scenario without one is called by its load and lengths, and by what else differs: `c32-i512-o256`. Repeats are `NAME-r2`, `NAME-r3`.
+- **Precedence**: `--set` before the file before defaults. The environment sets nothing. `--set KEY.KEY=VALUE` takes TOML values, and any other text as
+  it stands; rows of a list by number from 0 or by name: `scenario.0.concurrency=8`.
+- **`--env-file FILE`** offers `${KEY}` to the texts of the file (`$$` is one `$`); without it no `${KEY}` has a value. A text that is all one `${KEY}` is read
+  as the type that its place wants. The file holds assignments as a shell writes them, lists too; `$NAME`, `${NAME}` and `${NAME:-instead}` in it take
+  earlier lines, or the environment. Nothing is executed: any other line, and `$(...)`, is refused.
+- **Resume**: a finished cell is used again when its hash is the same. The hash is of the cell's flags and limits, and of `[fleet]` without its ports,
+  time limits, restarts, log settings; without a fleet, of the target's URLs. What a data file holds is not in it.
+"""
 
 
 def cell(text: str) -> str:
@@ -110,12 +138,19 @@ def type_name(kind: Any) -> str:
 
 
 def spec_page() -> str:
-    lines = ["# The types of a load", "", MADE, "", "A run's header holds the whole `Scenario`, without the values of its headers."]
+    lines = ["# The types of an experiment and of a load", "", MADE, "", "## The file of an experiment", "", HOW_TO_READ.rstrip("\n")]
+    for struct in EXPERIMENT:
+        lines += struct_section(struct)
+    lines += ["", "## A load", "", "A run's header holds the whole `Scenario`, without the values of its headers."]
     for struct in SPECS:
-        lines += ["", f"## {struct.__name__}", "", inspect.getdoc(struct) or "", "", "| field | type | default |", "| --- | --- | --- |"]
-        for field in msgspec.structs.fields(struct):
-            lines.append(f"| `{field.name}` | {cell(type_name(field.type))} | {cell(default_text(field))} |")
+        lines += struct_section(struct)
     return "\n".join(lines) + "\n"
+
+
+def struct_section(struct: type[msgspec.Struct]) -> Iterator[str]:
+    yield from ("", f"### {struct.__name__}", "", inspect.getdoc(struct) or "", "", "| field | type | default |", "| --- | --- | --- |")
+    for field in msgspec.structs.fields(struct):
+        yield f"| `{field.name}` | {cell(type_name(field.type))} | {cell(default_text(field))} |"
 
 
 def default_text(field: msgspec.structs.FieldInfo) -> str:

@@ -67,8 +67,8 @@ def test_cells_with_their_counts_and_limits(tmp_path: Path) -> None:
     assert one(said, " c32-i512-o256 ").split(None, 2)[2].split() == [
         *("closed", "loop,", "concurrency", "32", "512", "256", "640", "4", "success_rate", ">=", "99%;", "ttft", "p95", "<=", "200ms")
     ]
-    assert " ≈ 120 " in one(said, "  open  open loop")
-    assert one(said, "  open  open loop").endswith("success_rate >= 99% (gate)")
+    assert " ≈ 120 " in one(said, " open ", "open loop")
+    assert one(said, " open ", "open loop").endswith("success_rate >= 99% (gate)")
 
 
 def test_command_lines_can_be_pasted(tmp_path: Path) -> None:
