@@ -132,14 +132,20 @@ class Replica(Struct, frozen=True):
     nic: str | None = None
     nic_address: str | None = None
     folder: str = ""
+    config_text: str | None = None
+    """What stands in the spec's `config_file`, for engines that render a copy of it."""
 
 
 class Launch(Struct, frozen=True):
-    """How an engine starts one replica: words, variables, and files (path relative to the replica's folder, content) to write before."""
+    """How an engine starts one replica: words, variables, and files (path relative to the replica's folder, content) to write before.
+
+    `cwd`: where the engine has to run, unless `fleet.cwd` says otherwise.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str] = {}
     files: tuple[tuple[str, str], ...] = ()
+    cwd: str | None = None
 
 
 class ServicePlan(Struct, frozen=True):
