@@ -2,7 +2,7 @@
 
 import json
 
-from loadcell.load.redact import HIDDEN, Secrets, redacted
+from loadcell.load.redact import HIDDEN, Secrets, names_a_secret, redacted
 from loadcell.scenario import SamplingSpec, Scenario, TargetSpec
 from loadcell.schedule import ScheduleSpec
 
@@ -43,3 +43,17 @@ def test_a_servers_words_are_cleaned_of_what_we_sent_it():
     assert secrets.hidden_in("Incorrect API key: s3cret-key (Bearer s3cret-key)") == f"Incorrect API key: {HIDDEN} ({HIDDEN})"
     assert secrets.hidden_in("bad Bearer") == "bad Bearer"
     assert secrets.hidden_in(None) is None
+
+
+def test_options_of_engines_that_count_tokens_are_no_secrets():
+    for name in (
+        "max-num-batched-tokens",
+        "--max-num-batched-tokens",
+        "num_speculative_tokens",
+        "tokenizer",
+        "tokenizer-mode",
+        "skip-tokenizer-init",
+    ):
+        assert not names_a_secret(name), name
+    for name in ("--api-key", "HF_TOKEN", "auth-token", "tokens_api", "AWS_SECRET_ACCESS_KEY"):
+        assert names_a_secret(name), name

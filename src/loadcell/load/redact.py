@@ -12,7 +12,9 @@ if TYPE_CHECKING:  # a worker hides secrets too, and has no use for all that a s
 HIDDEN: Final = "[redacted]"
 _SHORTEST_SECRET: Final = 8  # a shorter value, such as a version, is more often a word of the language than a secret
 _SECRET: Final = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
-_NOT_SECRET: Final = re.compile(r"^(max_|min_|stop_)?(completion_)?tokens?(_ids)?$|^(max|min)_.*tokens$", re.IGNORECASE)
+_NOT_SECRET: Final = re.compile(
+    r"^(max_|min_|stop_)?(completion_)?tokens?(_ids)?$|^(.*_)?(max|min|num|batched|total)_.*tokens$|^(skip_)?tokenizer(_|$)", re.IGNORECASE
+)
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
 
 
@@ -44,7 +46,8 @@ def redacted(scenario: "Scenario") -> dict[str, Any]:
 
 def names_a_secret(name: str) -> bool:
     """Whether a key or a flag of this name holds something that no file may hold: `api_key` does, `max_tokens` does not."""
-    return bool(_SECRET.search(name)) and not _NOT_SECRET.match(name)
+    plain = name.lstrip("-").replace("-", "_")
+    return bool(_SECRET.search(plain)) and not _NOT_SECRET.match(plain)
 
 
 def hidden(value: Any) -> Any:
