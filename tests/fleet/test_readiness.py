@@ -93,7 +93,7 @@ class Bench:
 
 def test_ready_after_loading() -> None:
     bench = Bench(LOADING, LOADING, READY).listens()
-    assert 1.0 <= bench.until_end() <= 3.0
+    assert 0.5 <= bench.until_end() <= 3.0
     assert bench.inquiry.asked == 3
 
 

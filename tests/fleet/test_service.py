@@ -189,7 +189,7 @@ def test_what_cannot_be_killed_and_a_port_that_stays_are_told(server: ScriptedSe
     texts = service.stop(NEVER)
     assert service.state == "failed"
     assert texts[0].startswith("replica-0: process 1000 (engine) is still there")
-    assert texts[1] == f"replica-0: port {server.port} is still held by process 1000 (engine)"
+    assert texts[1] == f"replica-0: port {server.port} is held by process 1000 (engine)"
 
 
 def test_a_host_that_is_cut_off_is_told_and_no_wait_without_end(server: ScriptedServer) -> None:
@@ -215,11 +215,12 @@ def test_a_log_beyond_its_cap_is_cut_while_it_serves(server: ScriptedServer) -> 
 # --- on this machine
 
 
-LISTEN = "import socket,time; s=socket.create_server(('127.0.0.1',{port})); {more}; time.sleep(600)"
+def free_port() -> int:
+    return open_host(HostSpec("local")).free_ports("127.0.0.1", 1)[0]
 
 
-def real(tmp_path: Path, code: str, port: int = 1, **how: object) -> tuple[Service, Host]:
-    host = open_host(HostSpec("local"))
+def real(tmp_path: Path, code: str, port: int | None = None, **how: object) -> tuple[Service, Host]:
+    host, port = open_host(HostSpec("local")), port or free_port()
     argv = (sys.executable, "-u", "-c", code)
     return Service(
         plan(port, *argv), host, terms(port, **how), str(tmp_path / "logs" / "a.log"), f"test-{tmp_path.name}", MonotonicClock()

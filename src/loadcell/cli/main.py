@@ -19,6 +19,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "report": ("loadcell.cli.report", "Make the reports of a run again from its records."),
     "init": ("loadcell.cli.init", "Write a commented specification of an experiment."),
     "check": ("loadcell.cli.check", "Say what an experiment would run, and start nothing."),
+    "fleet": ("loadcell.cli.fleet", "Start, look at, read and stop services by hand."),
     "doctor": ("loadcell.cli.doctor", "Check what this machine can measure."),
     "simulate": ("loadcell.cli.simulate", "Serve a simulated engine where no accelerator is."),
 }

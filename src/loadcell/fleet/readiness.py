@@ -84,7 +84,8 @@ class ReadyWait:
         self._host, self._group, self._tail, self._causes, self._limits = host, group, tail, causes, limits
         self._port, self._ready_line, self._peer_ready = port, ready_line, peer_ready
         self._inquiry = inquiry
-        self._began_ns = self._news_ns = self._asked_ns = self._answered_ns = now_ns
+        self._began_ns = self._news_ns = self._answered_ns = now_ns
+        self._asked_ns = now_ns - ASK_EVERY_NS
         self._caused_ns: int | None = None
         self._zombie_ns: int | None = None
         self._line_seen = ready_line is None

@@ -249,14 +249,15 @@ class Service:
         self.move("gone")
 
     def _port_left(self) -> list[str]:
-        """A port that nobody can listen on yet, said with who has it."""
+        """A port that nobody can listen on yet, said with who has it. A process that is not ours will not give it back: no wait for that."""
         deadline_ns = self._clock.now_ns() + _RELEASE_NS
         while not self.host.bindable(self.plan.replica.bind, self.port):
+            holder = self.host.port_holder(self.port)
+            if holder is not None and holder.pid and holder.kind == "listener":
+                return [f"port {self.port} is held by process {holder.pid} ({holder.command})"]
             now_ns = self._clock.now_ns()
             if now_ns >= deadline_ns:
-                holder = self.host.port_holder(self.port)
-                whose = f" by process {holder.pid} ({holder.command})" if holder and holder.pid else ""
-                return [f"port {self.port} is still held{whose}"]
+                return [f"port {self.port} is not free yet"]
             self._clock.sleep_until(now_ns + LOOK_EVERY_NS)
         return []
 

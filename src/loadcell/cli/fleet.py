@@ -1,0 +1,150 @@
+"""`loadcell fleet up|status|logs|down SPEC`: services by hand. They stay when the command ends, and only recorded ones are ever stopped."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from loadcell.fleet.detached import Found
+    from loadcell.fleet.registry import Entry, Registry
+    from loadcell.fleet.spec import FleetSpec
+
+Action = Literal["up", "status", "logs", "down"]
+
+
+def fleet(
+    action: Annotated[Action, typer.Argument(help="What to do.", show_default=False)],
+    spec_file: Annotated[
+        Path, typer.Argument(metavar="SPEC", help="An experiment's file, or one with nothing but [fleet].", show_default=False)
+    ],
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="logs: of this service alone.", show_default=False)] = None,
+    lines: Annotated[int, typer.Option(metavar="N", help="logs: the last N lines.")] = 40,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="logs: go on until the service ends.")] = False,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Say a key otherwise: fleet.replicas=2. Repeat it.")
+    ] = None,
+    env_file: Annotated[Path | None, typer.Option(metavar="FILE", help="KEY=value lines that ${KEY} in the file stands for.")] = None,
+) -> int:
+    """Start, look at, read and stop the services of a specification, by hand.
+
+    `up` returns when every service is ready, and leaves them running; `down` stops exactly those. A load against them is
+    `loadcell bench --base-url ...` or `loadcell run SPEC --skip-fleet`.
+    """
+    from loadcell.cli.state import fleet_registry
+    from loadcell.fleet.detached import recorded
+
+    registry = fleet_registry(os.environ, _note)
+    folder = _folder(registry, spec_file)
+    entries = recorded(registry, str(folder))
+    if action == "logs":
+        return _logs(entries, spec_file, name, lines, follow=follow)
+    spec, title = _fleet_of(spec_file, sets or (), env_file)
+    if action == "up":
+        return _up(spec, title, folder, registry, entries, spec_file)
+    if not entries:
+        print(f"no services of {spec_file} are recorded")
+        return 0
+    return _status(spec, entries) if action == "status" else _down(spec, registry, entries)
+
+
+def _note(text: str) -> None:
+    print(f"loadcell: {text}", file=sys.stderr)
+
+
+def _folder(registry: "Registry", spec_file: Path) -> Path:
+    """One per specification file, beside the records: logs and events of its services."""
+    path = spec_file.resolve()
+    return registry.folder.parent / "fleets" / f"{path.stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+def _fleet_of(spec_file: Path, sets: Sequence[str], env_file: Path | None) -> "tuple[FleetSpec, str]":
+    from loadcell.errors import UserError
+    from loadcell.experiment.read import read_experiment
+
+    experiment = read_experiment(spec_file, sets=sets, env_file=env_file, environment=os.environ)
+    if experiment.fleet is None:
+        raise UserError(f"{spec_file} has no [fleet]: there is nothing to start or stop")
+    return experiment.fleet, experiment.name
+
+
+def _up(spec: "FleetSpec", title: str, folder: Path, registry: "Registry", entries: "Sequence[Entry]", spec_file: Path) -> int:
+    from loadcell.errors import EnvironmentFailure
+    from loadcell.fleet.fleet import Fleet
+
+    if entries:
+        names = ", ".join(entry.service for entry in entries)
+        raise EnvironmentFailure(f"{names} of {spec_file} are up already, or their records are: `loadcell fleet down {spec_file}` first")
+    with Fleet(spec, folder, registry, name=title, made_by="up", note=_note) as services:
+        services.start()
+        _table(
+            [(one.name, one.state, one.base_url or "-", str(one.pid or "-"), _devices(one.devices), one.log) for one in services.status()]
+        )
+        urls = " ".join(services.base_urls)
+        _note(f"all are ready; load them with: loadcell bench --model {services.model} --base-url {urls}")
+    return 0
+
+
+def _health_path(spec: "FleetSpec") -> str | None:
+    from loadcell.fleet.engines import ENGINES
+
+    return (ENGINES[spec.engine].health_path if spec.health_path is None else spec.health_path) or None
+
+
+def _status(spec: "FleetSpec", entries: "Sequence[Entry]") -> int:
+    """Exit code 0 when every one that serves is ready."""
+    from loadcell.fleet.detached import look_at
+
+    found = look_at(entries, _health_path(spec))
+    _table([_row(one) for one in found])
+    return 0 if all(one.state == "ready" or (one.state == "running" and one.base_url is None) for one in found) else 1
+
+
+def _row(one: "Found") -> tuple[str, ...]:
+    state = f"{one.state} ({one.detail})" if one.detail else one.state
+    return one.entry.service, state, one.base_url or "-", str(one.pid or "-"), _devices(one.entry.devices), one.entry.log
+
+
+def _devices(devices: Sequence[int]) -> str:
+    return ",".join(map(str, devices)) or "-"
+
+
+def _down(spec: "FleetSpec", registry: "Registry", entries: "Sequence[Entry]") -> int:
+    from loadcell.clock import MonotonicClock
+    from loadcell.fleet.detached import down
+    from loadcell.fleet.spec import seconds
+
+    for text in down(registry, entries, MonotonicClock(), seconds(spec.stop_timeout, "fleet.stop_timeout")):
+        print(text)
+    left = {entry.marker for entry in registry.entries()}
+    return 1 if any(entry.marker in left for entry in entries) else 0
+
+
+def _logs(entries: "Sequence[Entry]", spec_file: Path, name: str | None, lines: int, *, follow: bool) -> int:
+    from loadcell.clock import MonotonicClock
+    from loadcell.errors import UserError
+    from loadcell.fleet.detached import log_lines, named
+
+    if not entries:
+        print(f"no services of {spec_file} are recorded")
+        return 0
+    chosen = named(entries, name)
+    if follow and len(chosen) > 1:
+        raise UserError(f"--follow: name one service: {', '.join(entry.service for entry in chosen)}")
+    for entry in chosen:
+        if len(chosen) > 1:
+            print(f"==> {entry.service}: {entry.log} on {entry.host.name} <==")
+        for text in log_lines(entry, lines, MonotonicClock(), follow=follow):
+            print(text, end="" if text.endswith("\n") or follow else "\n", flush=follow)
+    return 0
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> None:
+    titled = [("service", "state", "base url", "pid", "devices", "log"), *rows]
+    widths = [max(len(row[column]) for row in titled) for column in range(len(titled[0]))]
+    for row in titled:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

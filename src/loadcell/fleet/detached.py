@@ -1,0 +1,121 @@
+"""Services that `loadcell fleet up` left running: found again by their records alone, looked at, read, stopped.
+
+Nothing here goes by a name or a port: what is not recorded is not touched, and a recorded pid that is somebody else's by now neither.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from loadcell.clock import NS_PER_S, Clock
+from loadcell.errors import EnvironmentFailure
+from loadcell.fleet.hosts import open_host
+from loadcell.fleet.hosts.host import Group, Host, HostUnreachable
+from loadcell.fleet.inquiry import Question, light_get
+from loadcell.fleet.monitor import exit_text, has_ended, living
+from loadcell.fleet.orphans import group_of, stop_recorded
+from loadcell.fleet.registry import Entry, Registry
+from loadcell.fleet.together import together
+
+_FOLLOW_NS: Final = NS_PER_S // 4
+_READ: Final = 1 << 20
+_BYTES_PER_LINE: Final = 1 << 10
+
+
+class Found(Struct, frozen=True):
+    """One recorded service as it is now. `state`: `ready` answers the light GET, `running` does not (yet, or serves nothing)."""
+
+    entry: Entry
+    state: Literal["ready", "running", "ended", "host unreachable"]
+    detail: str
+    pid: int | None
+
+    @property
+    def base_url(self) -> str | None:
+        return base_url_of(self.entry)
+
+
+def base_url_of(entry: Entry) -> str | None:
+    return None if entry.port is None else f"http://{entry.address or '127.0.0.1'}:{entry.port}"
+
+
+def recorded(registry: Registry, folder: str) -> tuple[Entry, ...]:
+    """What `up` made for the specification that has this folder."""
+    return tuple(entry for entry in registry.entries() if entry.made_by == "up" and entry.folder == folder)
+
+
+def look_at(entries: Sequence[Entry], health_path: str | None) -> list[Found]:
+    return together([_looker(entry, health_path) for entry in entries], "status")
+
+
+def _looker(entry: Entry, health_path: str | None) -> Callable[[], Found]:
+    return lambda: _look(entry, health_path)
+
+
+def _look(entry: Entry, health_path: str | None) -> Found:
+    host = open_host(entry.host)
+    try:
+        group = group_of(entry, host)
+        look = host.look(group) if group is not None else None
+    except HostUnreachable as cut:
+        return Found(entry, "host unreachable", str(cut), None)
+    finally:
+        host.close()
+    if group is None or look is None:
+        return Found(entry, "ended", "it was never started, or is gone", None)
+    if has_ended(look):
+        rest = len(living(look))
+        return Found(entry, "ended", exit_text(look.exit_code) + (f"; {rest} processes of it remain" if rest else ""), None)
+    url = base_url_of(entry)
+    wrong = "serves no requests itself" if url is None else light_get(Question(url, "chat", health_path, None, 0.0))
+    return Found(entry, "running" if wrong else "ready", wrong or "", group.pid or None)
+
+
+def down(registry: Registry, entries: Sequence[Entry], clock: Clock, grace_s: float) -> list[str]:
+    """Stop exactly these, at once; a text for each. Whose record remains is not stopped."""
+    return together([_stopper(registry, entry, clock, grace_s) for entry in entries], "down")
+
+
+def _stopper(registry: Registry, entry: Entry, clock: Clock, grace_s: float) -> Callable[[], str]:
+    def stop() -> str:
+        host = open_host(entry.host)
+        try:
+            return stop_recorded(registry, entry, host, clock, entry.service, grace_s)
+        finally:
+            host.close()
+
+    return stop
+
+
+def log_lines(entry: Entry, lines: int, clock: Clock, *, follow: bool) -> Iterator[str]:
+    """The last `lines` of its log; with `follow`, what comes after them until it has ended. Raises EnvironmentFailure."""
+    host = open_host(entry.host)
+    try:
+        offset, data = host.read_log(entry.log, -_BYTES_PER_LINE * max(1, lines))
+        text = data.decode("utf-8", "replace")
+        yield from text.splitlines(keepends=True)[-lines:] if lines else ()
+        group = group_of(entry, host) if follow else None
+        while group is not None:
+            offset, more = host.read_log(entry.log, offset, _READ)
+            if more:
+                yield more.decode("utf-8", "replace")
+            elif _ended(host, group):
+                return
+            else:
+                clock.sleep_until(clock.now_ns() + _FOLLOW_NS)
+    finally:
+        host.close()
+
+
+def _ended(host: Host, group: Group) -> bool:
+    return has_ended(host.look(group))
+
+
+def named(entries: Sequence[Entry], name: str | None) -> tuple[Entry, ...]:
+    """All, or the one of that name. Raises EnvironmentFailure."""
+    found = tuple(entry for entry in entries if name in (None, entry.service))
+    if not found:
+        known = ", ".join(entry.service for entry in entries)
+        raise EnvironmentFailure(f"no service {name} is recorded" + (f"; there are: {known}" if known else ""))
+    return found
