@@ -69,6 +69,45 @@ def test_many_reads_in_one_call_are_as_read_by_read(framing: str) -> None:
     assert (answer.output_tokens, answer.output_source, answer.outcome) == (None, None, "ok")
 
 
+ODD_TEXTS = [
+    rb"\n",
+    rb"\"",
+    rb"\\",
+    rb"\\" + b'"',
+    b'","',
+    b"\\",
+    b"",
+    b"\n",
+    b"\r",
+    b"\x00",
+    b"\x7f",
+    b"\xff",
+    b"\xc3",
+    "é\u2028€".encode(),
+    rb"\ud83d",
+    rb"\ud83d\ude00",
+    b"long" * 200,
+    b'x"},"logprobs":1,"k":{"content":"y',
+]
+
+
+@pytest.mark.parametrize("odd", ODD_TEXTS)
+@pytest.mark.parametrize("more", [b" token", rb"\"", rb"\t", b"\\"])
+def test_reads_that_are_alike_are_read_together_as_one_by_one(odd: bytes, more: bytes) -> None:
+    texts = [b" %d" % at for at in range(150)]
+    texts[40], texts[44], texts[110] = odd, more, odd
+    events = [b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % text for text in texts]
+    chunks = [b"%x\r\n%b\r\n" % (len(part), part) for part in [*events, delta("stop"), DONE]]
+    reads = [OK + b"Transfer-Encoding: chunked\r\n\r\n", *chunks, b"0\r\n\r\n"]
+    together, apart = AnswerReader(keep_text=True), AnswerReader(keep_text=True)
+    together.feed_many(reads, range(len(reads)))
+    for stamp, part in enumerate(reads):
+        apart.feed(part, stamp)
+    one, other = together.result(), apart.result()
+    assert one == other
+    assert (one.text, list(one.chunks)) == (other.text, list(other.chunks))
+
+
 @framings
 def test_a_character_cut_between_two_reads(framing: str) -> None:
     whole = delta(content="中文")

@@ -12,7 +12,7 @@ from loadcell.wire.http1 import Head, ResponseParser
 from loadcell.wire.openai import MalformedError, decode
 from loadcell.wire.sse import SseEvent, SseParser
 from loadcell.wire.tally import OUTPUT, Tally
-from loadcell.wire.template import learn
+from loadcell.wire.template import learn, strings
 from loadcell.wire.verdict import Answer, Response, judge
 from loadcell.wire.whole import whole_stream
 
@@ -29,9 +29,13 @@ Sink = Literal["undecided", "sse", "plain", "error"]
 # Where the next read may be taken by the fast path: nowhere, at the beginning of a chunk, at the beginning of an event.
 _GENERAL, _CHUNK, _EVENT = 0, 1, 2
 _NO_TEMPLATE: Final = (b"", b"")
+_UNPRINTABLE: Final = "\n"
 _MOST_LEARNS: Final = 8
 _WORTH_LEARNING: Final = 4
-_UNPRINTABLE: Final = "\n"
+# Reads that are looked at together: few until there is a template; fewer than `_ENOUGH` are not worth it, and one that differs spoils all.
+_FEW: Final = 3
+_ENOUGH: Final = 24
+_MANY: Final = 64
 
 
 def _chunk_start(size: int, digits: int) -> bytes:
@@ -146,7 +150,7 @@ class AnswerReader:
         before = len(self.tally.chunks)
         whole = whole_stream(data) if self._http.untouched else None
         if whole is None:
-            self._feed_all((data,), (stamp_ns,))
+            self._feed_each((data,), (stamp_ns,))
         else:
             self._take_whole(*whole, stamp_ns)
         if not kernel:
@@ -197,6 +201,49 @@ class AnswerReader:
         return judge(response, self.tally, ended)
 
     def _feed_all(self, datas: Sequence[bytes], stamps: Sequence[int]) -> None:
+        at, size = 0, len(datas)
+        while at < size:
+            learnt = self._template is not _NO_TEMPLATE
+            if size - at < _ENOUGH or self._fast == _EVENT:
+                stop = size
+            else:
+                stop = min(size, at + (_MANY if learnt or not self._learns else _FEW))
+                if learnt and self._fast == _CHUNK:
+                    at += self._take_alike(datas[at:stop], stamps[at:stop])
+            self._feed_each(datas[at:stop], stamps[at:stop])
+            at = stop
+
+    def _take_alike(self, datas: Sequence[bytes], stamps: Sequence[int]) -> int:
+        """Take these reads at once, up to the last that ends as the template does, if each is one event of it; how many were taken."""
+        before, after = self._template
+        count = len(datas)
+        while count and not datas[count - 1].endswith(after):
+            count -= 1  # the end of the answer
+        sizes = [*map(len, datas[:count])]
+        begins: dict[int, int] = {}
+        between: dict[int, bytes] = {}
+        for size in set(sizes):
+            start = self._start_of(size)
+            if not start:
+                return 0
+            begins[size] = len(start) - 1 + len(before)
+            between[size] = b"%b%b%b" % (after, start[:-1], before)
+        end = -len(after)
+        texts = [data[begins[size] : end] for data, size in zip(datas, sizes, strict=False)]
+        expected = [b""] * (2 * count)
+        expected[::2] = map(between.__getitem__, sizes)
+        expected[1::2] = texts
+        # As one: n comparisons of two ends each cost more than putting together what should have come.
+        if b"".join(expected) + after != after + b"".join(datas[:count]):
+            return 0
+        found = strings(texts)
+        if found is None:
+            return 0
+        self.tally.chunks.extend(stamps[:count])
+        self.tally.answers.append(found)
+        return count
+
+    def _feed_each(self, datas: Sequence[bytes], stamps: Sequence[int]) -> None:
         http, tally = self._http, self.tally
         take, add_text, add_chunk = tally.take_plain, tally.answers.append, tally.chunks.append
         before, after = self._template
@@ -205,7 +252,7 @@ class AnswerReader:
             if fast == _CHUNK:
                 start = self._starts.get(len(data))
                 if start is None:
-                    start = self._starts[len(data)] = _chunk_start(len(data), http.chunk_digits)
+                    start = self._start_of(len(data))
                 if start and data.startswith(start):
                     skip = len(start) - 1
                     if after and data.endswith(after) and data.startswith(before, skip):
@@ -232,6 +279,11 @@ class AnswerReader:
                     continue
             self._feed_general(data, stamp)
         tally.compact()
+
+    def _start_of(self, size: int) -> bytes:
+        if size not in self._starts:
+            self._starts[size] = _chunk_start(size, self._http.chunk_digits)
+        return self._starts[size]
 
     def _take_whole(self, head: Head, events: list[bytes], stamp: int) -> None:
         """A response that came in one read."""

@@ -3,14 +3,17 @@ told by its ends: whatever stands between them and could be a plain JSON string 
 differs by a byte is read as JSON.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from loadcell.wire.openai import NOT_PLAIN, PlainEvent, decode_event
 
 _MARKS: Final = (b'"content":"', b'"content": "', b'"text":"', b'"text": "')
 _PROBE: Final = "\x7f?"  # no text of a token that is learnt from
+_decode_strings: Final = msgspec.json.Decoder(list[str]).decode
 
 
 class Template(Struct, frozen=True, gc=False):
@@ -36,6 +39,29 @@ def learn(payload: bytes) -> Template | None:
         if end > start and payload[start:end] == text.encode() and probed is not None and _text(probed) == _PROBE:
             return template
     return None
+
+
+def strings(texts: Sequence[bytes]) -> str | None:
+    """What stands between the quotes of JSON strings, one after the other; null where one of them is empty, no JSON, or hard to tell."""
+    lines = b"\n".join(texts)
+    if not all(texts) or lines.count(b"\n") != len(texts) - 1:
+        return None
+    if b'"' not in lines and b"\\" not in lines:
+        try:
+            text = lines.decode()
+        except UnicodeDecodeError:
+            return None
+        text = text.replace("\n", "")
+        if text.isprintable():
+            return text
+    # Every quote inside must follow a lone backslash: then n strings come out only if each ends where its text does.
+    if b"\\\\" in lines or lines.count(b'"') != lines.count(b'\\"'):
+        return None
+    try:
+        found = _decode_strings(b'["%b"]' % lines.replace(b"\n", b'","'))
+    except NOT_PLAIN:
+        return None
+    return "".join(found) if len(found) == len(texts) else None
 
 
 def _plain(payload: bytes) -> PlainEvent | None:
