@@ -158,13 +158,20 @@ def test_every_cell_is_a_load_that_bench_takes() -> None:
         assert output.name == cell.name
 
 
-def test_the_fleet_says_which_api_and_how_many_devices() -> None:
-    fleet = msgspec.structs.replace(FLEET, api="completions", replicas=2, devices_per_replica=4)
-    assert only_cell(row(concurrency=1), fleet=fleet).flags["devices"] == 8
+def test_the_fleet_says_which_api() -> None:
+    fleet = msgspec.structs.replace(FLEET, api="completions")
     assert only_cell(row(concurrency=1), fleet=fleet).flags["endpoint_type"] == "completions"
     assert only_cell(row(concurrency=1, backend="openai-chat"), fleet=fleet).flags.get("endpoint_type") is None
-    assert only_cell(row(concurrency=1), bench={"devices": 3}, fleet=fleet).flags["devices"] == 3
     assert "devices" not in only_cell(row(concurrency=1)).flags
+    assert only_cell(row(concurrency=1), bench={"devices": 3}, fleet=fleet).flags["devices"] == 3
+
+
+def test_a_matrix_that_nobody_means_is_refused() -> None:
+    hundred = list(range(1, 101))
+    with pytest.raises(UserError, match="1,000,000 scenarios"):
+        matrix(spec(row(concurrency=hundred, input_len=hundred, output_len=hundred)))
+    with pytest.raises(UserError, match="1,000,000,000 cells"):
+        matrix(spec(row(concurrency=1), repeats=10**9))
 
 
 # --- the hash

@@ -31,8 +31,12 @@ def title(spec: ExperimentSpec, cells: Sequence[Cell]) -> str:
     more = f", and {open_ended} {_plural(open_ended, 'cell')} that end by time" if open_ended else ""
     return (
         f"{spec.name}: {scenarios} {_plural(scenarios, 'scenario')}, {len(cells)} {_plural(len(cells), 'cell')}, "
-        f"{known:,} requests{more}; seed {spec.seed or 0}"
+        f"{known:,} requests{more}; {_seed(spec)}"
     )
+
+
+def _seed(spec: ExperimentSpec) -> str:
+    return "a new seed each run" if spec.seed is None and spec.fleet is None else f"seed {spec.seed or 0}"
 
 
 def services(spec: ExperimentSpec, plans: Sequence[ServicePlan]) -> Iterator[str]:

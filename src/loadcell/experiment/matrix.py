@@ -23,6 +23,7 @@ from loadcell.seeds import stream
 _SHORT: Final = {"concurrency": "c", "request_rate": "r", "input_len": "i", "output_len": "o"}
 _COUNTS: Final = ("num_prompts", "warmup_requests")
 _PER_CONCURRENCY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*x")
+_MOST_CELLS: Final = 10_000
 # What decides how long we wait for a service, where it listens and what we keep of it, but nothing of what a cell measures.
 _SHAPES_NOTHING: Final = (
     "port", "start_timeout", "stall_timeout", "ready_request_timeout", "stop_timeout", "restarts", "log_cap", "pattern", "ready_pattern",
@@ -60,6 +61,9 @@ def matrix(spec: ExperimentSpec) -> tuple[Cell, ...]:
     Empty where the specification has neither `[bench]` nor `[[scenario]]`.
     """
     rows = list(_rows(spec))
+    total = sum(_repeats(spec, row) for row in rows)
+    if total > _MOST_CELLS:
+        raise SpecError(("repeats",), f"that makes {total:,} cells: more than {_MOST_CELLS:,} are a mistake")
     named = list(zip(_names(rows), rows, strict=True))
     cells = [
         _cell(spec, name, row, repeat)
@@ -95,6 +99,9 @@ def _rows(spec: ExperimentSpec) -> Iterable[_Row]:
         own = {flag_of(name) for name in row.flags}
         merged = {**{name: value for name, value in spec.bench.items() if flag_of(name) not in own}, **row.flags}
         axes = {name: values for name, value in merged.items() if (values := _values(name, value, _place(row, index, name))) is not None}
+        count = math.prod(map(len, axes.values()))
+        if count > _MOST_CELLS:
+            raise SpecError(("scenario", index), f"its lists multiply to {count:,} scenarios: more than {_MOST_CELLS:,} are a mistake")
         for chosen in product(*axes.values()):
             yield _Row(index, row, {**merged, **dict(zip(axes, chosen, strict=True))}, tuple(axes))
 
@@ -180,16 +187,9 @@ def _cell(spec: ExperimentSpec, name: str, row: _Row, repeat: int) -> Cell:
 
 
 def _own_flags(spec: ExperimentSpec, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What the fleet tells of the load, where no flag tells it."""
-    if spec.fleet is None:
-        return {}
-    own: dict[str, Any] = {}
-    if not {"endpoint_type", "backend", "endpoint"} & said.keys():
-        own["endpoint_type"] = spec.fleet.api
-    each = spec.fleet.devices_per_replica
-    if each and spec.fleet.multi_host is None:
-        own["devices"] = each * spec.fleet.replicas
-    return own
+    """What the fleet tells of the load, where no flag tells it. How many devices it has is known when it is planned."""
+    told = {"endpoint_type", "backend", "endpoint"} & said.keys()
+    return {"endpoint_type": spec.fleet.api} if spec.fleet is not None and not told else {}
 
 
 def _counted(row: _Row) -> dict[str, Any]:

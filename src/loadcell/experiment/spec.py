@@ -45,7 +45,8 @@ class ScenarioRow(Struct, frozen=True, forbid_unknown_fields=True):
 class ExperimentSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """A whole experiment. Flags stand under their snake_case names, as they were given.
 
-    `seed` null: 0. `shuffle`: the order of scenarios within a repeat is drawn from the seed; null: the first repeat in the file's order,
+    `seed` null: 0 for services that are started for the run; a new one, recorded, for services that run already and may have seen its prompts.
+    `shuffle`: the order of scenarios within a repeat is drawn from the seed; null: the first repeat in the file's order,
     further ones drawn. `slo`: in the text form, `ttft p95 <= 200ms`. `gate`: a missed limit makes the run exit with 3.
     `origins`: dotted path -> where an effective value comes from (`experiment.toml:12`, `--set`, `config.env: KEY`); absent: a default.
     """
