@@ -88,7 +88,10 @@ def parse_amd(listed: str, holders: str) -> tuple[DeviceUse, ...]:
                 by_index.setdefault(int(index), []).append((pid, ""))
         elif line.strip():
             pid = None
-    cards = json.loads(listed[listed.find("{") :] or "{}") if "{" in listed else {}
+    try:
+        cards = json.JSONDecoder().raw_decode(listed[listed.index("{") :])[0]
+    except ValueError:
+        return ()
     found = ((int(key[4:]), card) for key, card in cards.items() if re.fullmatch(r"card\d+", key))
     return tuple(_amd_card(index, card, tuple(by_index.get(index, ()))) for index, card in sorted(found, key=lambda pair: pair[0]))
 

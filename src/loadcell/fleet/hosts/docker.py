@@ -93,6 +93,9 @@ class DockerRunHost:
 
     def __init__(self, spec: HostSpec, machine: AgentHost) -> None:
         assert spec.docker is not None
+        assert spec.docker.image is not None
+        if spec.docker.image.startswith("-"):
+            raise UserError(f"host {spec.name}: docker.image = {spec.docker.image!r}: expected an image's name")
         self._docker = spec.docker
         self._machine = machine
         self.name = spec.name
