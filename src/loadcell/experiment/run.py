@@ -146,21 +146,14 @@ class ExperimentRun:
     def _matrix(self) -> None:
         todo = [cell for cell in self._setting.cells if self._cells[cell.name].state != "done"]
         for position, cell in enumerate(todo, 1):
-            if self._signal is not None:
-                return
-            free = self._free(self._folder.path)
-            if free < LOW_DISK:
-                self._stopped = (
-                    f"{free >> 20} MiB are free on the disk of {self._folder.path}, less than {LOW_DISK >> 20}: make room, then --resume"
-                )
-                self._watcher.note(self._stopped)
+            if position > 1 and self._room():
+                self._revive()
+            if not self._room():
                 return
             end = self._cell(cell, position, len(todo))
             if end.left is not None:
                 raise end.left
-            self._asked_to_end(end.signal)
-            if position < len(todo) and self._room():
-                self._revive()
+            self._signal = self._signal or end.signal
 
     def _room(self) -> bool:
         """Whether there is disk enough to go on, and nobody has asked for the end."""
@@ -176,9 +169,6 @@ class ExperimentRun:
         for text in self._services.revive():
             self._notices.append(text)
             self._watcher.note(text)
-
-    def _asked_to_end(self, number: int | None) -> None:
-        self._signal = self._signal or number
 
     def _cell(self, cell: Cell, position: int, of: int) -> CellEnd:
         at = self._folder.cell_folder(cell.name)
