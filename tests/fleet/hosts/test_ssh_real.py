@@ -14,7 +14,7 @@ import pytest
 
 from loadcell.fleet.hosts.agent_host import AgentHost
 from loadcell.fleet.hosts.host import HostUnreachable
-from loadcell.fleet.hosts.ssh import SshHost
+from loadcell.fleet.hosts.ssh import SshHost, ssh_words
 from loadcell.fleet.spec import HostSpec
 
 from .conftest import Services
@@ -44,19 +44,20 @@ def spec(tmp_path: Path) -> Iterator[HostSpec]:
         "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
     )
     (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host_key.pub').read_text()}")
+    options = (f"IdentityFile={tmp_path}/key", f"UserKnownHostsFile={tmp_path}/known", "IdentitiesOnly=yes", "GlobalKnownHostsFile=none")
+    user = pwd.getpwuid(os.getuid()).pw_name
+    found = HostSpec(name="loop", ssh=f"{user}@127.0.0.1", ssh_port=port, ssh_options=options, python=sys.executable)
     log = tmp_path / "sshd.log"
     with log.open("wb") as said, subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(tmp_path / "sshd_config")], stderr=said) as daemon:
-        until(lambda: b"Server listening" in log.read_bytes() or daemon.poll() is not None)
-        assert daemon.poll() is None, log.read_text()
-        options = (
-            f"IdentityFile={tmp_path}/key",
-            f"UserKnownHostsFile={tmp_path}/known",
-            "IdentitiesOnly=yes",
-            "GlobalKnownHostsFile=none",
-        )
-        user = pwd.getpwuid(os.getuid()).pw_name
-        yield HostSpec(name="loop", ssh=f"{user}@127.0.0.1", ssh_port=port, ssh_options=options, python=sys.executable)
-        daemon.terminate()
+        try:
+            until(lambda: b"Server listening" in log.read_bytes() or daemon.poll() is not None)
+            assert daemon.poll() is None, log.read_text()
+            subprocess.run([*ssh_words(found), "true"], check=False, capture_output=True)
+            if "account is locked" in log.read_text():
+                pytest.skip(f"sshd lets {user} not in: the account is locked")
+            yield found
+        finally:
+            daemon.terminate()
 
 
 @pytest.fixture
