@@ -60,7 +60,7 @@ writes a commented file, `loadcell check FILE` says what it would run. In the fi
 - **Precedence**: `--set` before the file before defaults. The environment sets nothing. `--set KEY.KEY=VALUE` takes TOML values, and any other text as
   it stands; rows of a list by number from 0 or by name: `scenario.0.concurrency=8`.
 - **`--env-file FILE`** offers `${KEY}` to the texts of the file (`$$` is one `$`); without it no `${KEY}` has a value. A text that is all one `${KEY}` is read
-  as the type that its place wants. The file holds assignments as a shell writes them, lists too; `$NAME`, `${NAME}` and `${NAME:-instead}` in it take
+  as the type that its place wants; in an engine's own options it is text, but for `true` and `false`. The file holds assignments as a shell writes them, lists too; `$NAME`, `${NAME}` and `${NAME:-instead}` in it take
   earlier lines, or the environment. Nothing is executed: any other line, and `$(...)`, is refused.
 - **Resume**: a finished cell is used again when its hash is the same. The hash is of the cell's flags and limits, and of `[fleet]` without its ports,
   time limits, restarts, log settings; without a fleet, of the target's URLs. What a data file holds is not in it.

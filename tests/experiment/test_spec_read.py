@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadcell.errors import UserError
@@ -214,6 +215,16 @@ def test_a_whole_key_is_read_as_its_place_wants(tmp_path: Path) -> None:
     assert spec.fleet is not None
     assert (spec.fleet.engine, spec.fleet.replicas, spec.fleet.port, spec.fleet.model) == ("simulated", 4, 30005, "4")
     assert spec.bench == {"concurrency": ["1", "8"], "same_prompts": True}
+
+
+def test_a_key_deep_in_an_engines_options_is_text_or_a_switch(tmp_path: Path) -> None:
+    text = FLEET + 'devices = "${D}"\nargs = {tp = "${N}", on = "${T}", body = {a = ["${N}"]}, list = "${D}"}\nenv = {A = "${T}"}\n'
+    spec = read(tmp_path, text, env="N=2\nT=true\nD=(0 1)\n")
+    assert spec.fleet is not None
+    assert spec.fleet.devices == (0, 1)
+    assert spec.fleet.args == {"tp": "2", "on": True, "body": {"a": ["2"]}, "list": ["0", "1"]}
+    assert spec.fleet.env == {"A": "true"}
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=ExperimentSpec) == spec
 
 
 def test_two_dollars_are_one(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def fleet_from(table: Mapping[str, Any], place: Place) -> fleet_spec.FleetSpec:
     """`[fleet]`, with its times and sizes checked."""
     tree = _struct_keys(table, fleet_spec.FleetSpec, place)
     if isinstance(tree.get("env"), Mapping):  # every variable is a text, and a number in it is how people write one
-        tree["env"] = {key: str(value) if type(value) in (int, float) else value for key, value in tree["env"].items()}
+        tree["env"] = {key: str(value) if type(value) in (int, float, Offered) else value for key, value in tree["env"].items()}
     if isinstance(tree.get("executable"), Mapping):
         raise SpecError((*place, "executable"), "expected a program, or the list of its words")
     made: fleet_spec.FleetSpec = _convert(tree, fleet_spec.FleetSpec, place)
@@ -135,12 +135,13 @@ def _plain(name: str, value: Any) -> Any:
     """A flag's value as files and hashes carry it: no infinity, which JSON does not know, and `${KEY}` of a switch as true or false."""
     if isinstance(value, (list, tuple)):
         return [_plain(name, item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(name, item) for key, item in value.items()}
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if isinstance(value, Offered):
         flag = FLAGS.get(name) or ALIASES.get(name)
-        switch = {"true": True, "false": False}.get(value.lower()) if flag is not None and flag.kind == "switch" else None
-        return str(value) if switch is None else switch
+        return _texts(value) if flag is not None and flag.kind == "switch" else str(value)
     return value
 
 
@@ -223,11 +224,8 @@ def _tables(value: Any, place: Place) -> Iterable[Mapping[str, Any]]:
 
 def _convert(tree: Mapping[str, Any], kind: type[Any], place: Place) -> Any:
     """msgspec's strict conversion; what `${KEY}` offered is text, and is read as the type that its place wants."""
-    texts = [key for key, value in tree.items() if isinstance(value, Offered)]
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    read = dict(tree)
-    for key in texts:
-        read[key] = _read_text(str(tree[key]), fields[key], (*place, key))
+    read = {key: _as_wanted(value, fields[key], (*place, key)) if _is_offered(value) else _texts(value) for key, value in tree.items()}
     try:
         return msgspec.convert(read, kind)
     except msgspec.ValidationError as wrong:
@@ -235,15 +233,29 @@ def _convert(tree: Mapping[str, Any], kind: type[Any], place: Place) -> Any:
         raise SpecError((*place, *_path(path.rstrip("`"))), text[0].lower() + text[1:]) from None
 
 
-def _read_text(text: str, kind: Any, place: Place) -> Any:
-    try:
-        return msgspec.convert(text, kind)
-    except msgspec.ValidationError:
-        pass
-    try:
-        return msgspec.convert(text, kind, strict=False)
-    except msgspec.ValidationError as wrong:
-        raise SpecError(place, f"{text!r}: {wrong}") from None
+def _is_offered(value: Any) -> bool:
+    return isinstance(value, Offered) or (isinstance(value, list) and any(isinstance(item, Offered) for item in value))
+
+
+def _as_wanted(value: Any, kind: Any, place: Place) -> Any:
+    """A text, or a list of texts, of an env file."""
+    plain = [str(item) for item in value] if isinstance(value, list) else str(value)
+    wrong = ""
+    for strict in (True, False):
+        try:
+            return msgspec.convert(plain, kind, strict=strict)
+        except msgspec.ValidationError as error:
+            wrong = str(error)
+    raise SpecError(place, f"{plain!r}: {wrong[0].lower() + wrong[1:]}")
+
+
+def _texts(value: Any) -> Any:
+    """What stands deeper wants no type that we know, as in an engine's own options: text, but `true` and `false` switch."""
+    if isinstance(value, Mapping):
+        return {key: _texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_texts(item) for item in value]
+    return {"true": True, "false": False}.get(value, str(value)) if isinstance(value, Offered) else value
 
 
 def _path(text: str) -> Place:
