@@ -22,8 +22,8 @@ $(READY): pyproject.toml setup.py requirements-dev.lock src/loadcell/client/_dra
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-demo: $(READY) ## four simulated replicas, loaded through round robin for about 20 s
-	@$(BIN)/python examples/demo.py
+demo: $(READY) ## an experiment: four simulated replicas, fifteen scenarios, in under three minutes
+	@$(BIN)/loadcell run examples/four_replicas_simulated.toml
 
 test: $(READY) ## all tests that need no real engine
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
@@ -46,7 +46,7 @@ format: $(READY) ## what a machine can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## make docs/cli.md, docs/spec.md and docs/summary.schema.json again
+docs: $(READY) ## make docs/cli.md, docs/spec.md and the published schemas again
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_schema.py
 

@@ -1,23 +1,26 @@
-"""Makes docs/summary.schema.json from the type. `--check` changes nothing and fails when the file is out of date."""
+"""Makes the published schemas from the types. `--check` changes nothing and fails when a file is out of date."""
 
 import json
 import sys
 from pathlib import Path
 
 from loadcell.metrics.summary import summary_schema
+from loadcell.report.experiment import results_schema
 
-TARGET = Path(__file__).with_name("summary.schema.json")
+HERE = Path(__file__).parent
+SCHEMAS = {"summary.schema.json": summary_schema, "results.schema.json": results_schema}
 
 
 def main() -> int:
-    text = json.dumps(summary_schema(), indent=2, ensure_ascii=False) + "\n"
-    if "--check" not in sys.argv:
-        TARGET.write_text(text, encoding="utf-8")
-        return 0
-    if TARGET.exists() and TARGET.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{TARGET.name} is out of date: run `python docs/make_schema.py`", file=sys.stderr)
-    return 1
+    stale = 0
+    for name, schema in SCHEMAS.items():
+        text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+        if "--check" not in sys.argv:
+            (HERE / name).write_text(text, encoding="utf-8")
+        elif not (HERE / name).exists() or (HERE / name).read_text(encoding="utf-8") != text:
+            print(f"{name} is out of date: run `python docs/make_schema.py`", file=sys.stderr)
+            stale += 1
+    return min(stale, 1)
 
 
 sys.exit(main())
