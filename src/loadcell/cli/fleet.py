@@ -101,12 +101,12 @@ def _status(spec: "FleetSpec", entries: "Sequence[Entry]") -> int:
 
     found = look_at(entries, _health_path(spec))
     _table([_row(one) for one in found])
-    return 0 if all(one.state == "ready" or (one.state == "running" and one.base_url is None) for one in found) else 1
+    return 0 if all(one.state == "ready" or (one.state == "running" and one.entry.base_url is None) for one in found) else 1
 
 
 def _row(one: "Found") -> tuple[str, ...]:
     state = f"{one.state} ({one.detail})" if one.detail else one.state
-    return one.entry.service, state, one.base_url or "-", str(one.pid or "-"), _devices(one.entry.devices), one.entry.log
+    return one.entry.service, state, one.entry.base_url or "-", str(one.pid or "-"), _devices(one.entry.devices), one.entry.log
 
 
 def _devices(devices: Sequence[int]) -> str:

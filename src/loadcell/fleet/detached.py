@@ -31,14 +31,6 @@ class Found(Struct, frozen=True):
     detail: str
     pid: int | None
 
-    @property
-    def base_url(self) -> str | None:
-        return base_url_of(self.entry)
-
-
-def base_url_of(entry: Entry) -> str | None:
-    return None if entry.port is None else f"http://{entry.address or '127.0.0.1'}:{entry.port}"
-
 
 def recorded(registry: Registry, folder: str) -> tuple[Entry, ...]:
     """What `up` made for the specification that has this folder."""
@@ -67,7 +59,7 @@ def _look(entry: Entry, health_path: str | None) -> Found:
     if has_ended(look):
         rest = len(living(look))
         return Found(entry, "ended", exit_text(look.exit_code) + (f"; {rest} processes of it remain" if rest else ""), None)
-    url = base_url_of(entry)
+    url = entry.base_url
     wrong = "serves no requests itself" if url is None else light_get(Question(url, "chat", health_path, None, 0.0))
     return Found(entry, "running" if wrong else "ready", wrong or "", group.pid or None)
 

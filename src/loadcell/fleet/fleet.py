@@ -4,7 +4,7 @@ FleetSpec -> process groups of ours on one or more hosts. Readiness asks for tok
 looked at (`serving`). Every way out of the `with` block stops what was started, and says what is left.
 """
 
-import threading
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -17,10 +17,11 @@ from loadcell.errors import EnvironmentFailure
 from loadcell.fleet.events import EventLog
 from loadcell.fleet.health import Health, health_of
 from loadcell.fleet.hosts.host import Group, Host
-from loadcell.fleet.interrupts import deferring, leaving
+from loadcell.fleet.interrupts import Flag, deferring, leaving
 from loadcell.fleet.logs import collect_logs
 from loadcell.fleet.monitor import Finding, FleetEvent
 from loadcell.fleet.orphans import stop_orphans
+from loadcell.fleet.plan import inherited_notes
 from loadcell.fleet.readiness import NotReadyError
 from loadcell.fleet.registry import Registry
 from loadcell.fleet.service import Service, ServiceStatus
@@ -32,6 +33,7 @@ from loadcell.fleet.together import Calls, together
 from loadcell.fleet.watching import Watching
 
 EVENTS_FILE: Final = "fleet_events.jsonl"
+_PORT_ATTEMPTS: Final = 3
 Result = TypeVar("Result")
 
 
@@ -71,7 +73,7 @@ class Fleet:
         self._staging = Staging(spec, folder, registry, name, made_by, tuple(headers), self._clock, open_host)
         self._services: list[Service] = []
         self._events = EventLog(folder / EVENTS_FILE)
-        self._hurry = threading.Event()
+        self._hurry = Flag()
 
     # --- before
 
@@ -82,22 +84,37 @@ class Fleet:
     def start(self) -> None:
         """Start all services at once and return when every one is ready; else stop all. Raises FleetFailure, and what `check` raises."""
         with leaving():
-            for text in stop_orphans(self._registry, self._staging.hosts(), self._clock):
+            for text in (*stop_orphans(self._registry, self._staging.hosts(), self._clock), *self._staging.sweep()):
                 self._note(text)
-            abort = threading.Event()
-            with deferring(abort.set, self._hurry.set):
-                try:
-                    self._services = self._staging.allocate()
-                    self._all([self._starter(ranks, abort) for ranks in self._replicas()], "start", abort)
-                except NotReadyError as failure:
-                    failed = self._failure()
-                    self._stop()
-                    raise failed from failure
-                except BaseException:
-                    self._stop()
-                    raise
+            for text in inherited_notes(self.spec, os.environ):
+                self._note(text)
+            asked = Flag()
+            with deferring(asked.set, self._hurry.set):
+                for attempt in range(_PORT_ATTEMPTS):
+                    failure = self._attempt(Flag(asked))
+                    if failure is None:
+                        return
+                    stolen = failure.cause == "port_taken" and self.spec.port == "auto" and not asked.is_set()
+                    if not stolen or attempt + 1 == _PORT_ATTEMPTS:
+                        raise failure
+                    self._note(f"{failure.service}: somebody took its port meanwhile; all are started again on other ports")
 
-    def _all(self, calls: Sequence[Callable[[], Result]], name: str, abort: threading.Event) -> list[Result]:
+    def _attempt(self, abort: Flag) -> FleetFailure | None:
+        """One start of all; null: all are ready. Else nothing runs any more, whatever is returned or raised."""
+        try:
+            self._services = self._staging.allocate()
+            self._all([self._starter(ranks, abort) for ranks in self._replicas()], "start", abort)
+        except NotReadyError as reason:
+            failure = self._failure()
+            failure.__cause__ = reason
+            self._stop()
+            return failure
+        except BaseException:
+            self._stop()
+            raise
+        return None
+
+    def _all(self, calls: Sequence[Callable[[], Result]], name: str, abort: Flag) -> list[Result]:
         """All at once, to their ends; the first failure asks the others to give up, and is raised."""
         running = Calls(calls, name)
         running.wait()
@@ -108,7 +125,7 @@ class Fleet:
             raise running.first_failure
         return running.all_results()
 
-    def _starter(self, ranks: Sequence[Service], abort: threading.Event) -> Callable[[], None]:
+    def _starter(self, ranks: Sequence[Service], abort: Flag) -> Callable[[], None]:
         def start() -> None:
             try:
                 start_replica(ranks, self._record, abort, self._clock)
@@ -193,15 +210,15 @@ class Fleet:
             if service.hung:
                 service.count_failed("hung: stopped by a signal")
         dead = [ranks for ranks in self._replicas() if any(service.state == "failed" for service in ranks)]
-        abort = threading.Event()
+        abort = Flag()
         with deferring(abort.set, self._hurry.set):
             told = self._all([self._reviver(ranks, abort) for ranks in dead], "revive", abort)
         return tuple(text for texts in told for text in texts)
 
-    def _reviver(self, ranks: Sequence[Service], abort: threading.Event) -> Callable[[], list[str]]:
+    def _reviver(self, ranks: Sequence[Service], abort: Flag) -> Callable[[], list[str]]:
         return lambda: self._revive(ranks, abort)
 
-    def _revive(self, ranks: Sequence[Service], abort: threading.Event) -> list[str]:
+    def _revive(self, ranks: Sequence[Service], abort: Flag) -> list[str]:
         head = ranks[0]
         why = next((service.cause for service in ranks if service.state == "failed"), None)
         limit = self.spec.restarts

@@ -5,7 +5,7 @@ engine (healthy by its /health, and no answer). Knows nothing of processes; noth
 """
 
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +17,9 @@ from loadcell.clock import NS_PER_S, MonotonicClock
 from loadcell.probe import Get, Headers, get, list_models
 from loadcell.records import Endpoint, Outcome, Request
 from loadcell.wire.url import Api, parse_endpoint
+
+if TYPE_CHECKING:
+    import ssl
 
 HEALTH_TIMEOUT_S: Final = 10.0
 _SCAN_NS: Final = NS_PER_S // 10
@@ -77,9 +80,9 @@ def light_get(question: Question, *, timeout_s: float = 5.0, ask: Get = get) -> 
     """Null when the service is well by its health (by its models where it has no health); else what is wrong."""
     endpoint = endpoint_of(question)
     path = endpoint.models_target if question.health_path is None else endpoint.root + question.health_path
-    result = ask(endpoint, path, timeout_s, question.headers)
+    result = ask(endpoint, path, timeout_s, question.headers, _tls(endpoint))
     if result.status in _NO_SUCH_PATH and question.health_path is not None:
-        result = ask(endpoint, endpoint.models_target, timeout_s, question.headers)
+        result = ask(endpoint, endpoint.models_target, timeout_s, question.headers, _tls(endpoint))
     if result.status is None:
         return result.error
     return None if result.status < 500 else f"status {result.status}"
@@ -88,7 +91,7 @@ def light_get(question: Question, *, timeout_s: float = 5.0, ask: Get = get) -> 
 def _health(question: Question, endpoint: Endpoint, ask: Get) -> Reply | None:
     if question.health_path is None:
         return None
-    result = ask(endpoint, endpoint.root + question.health_path, HEALTH_TIMEOUT_S, question.headers)
+    result = ask(endpoint, endpoint.root + question.health_path, HEALTH_TIMEOUT_S, question.headers, _tls(endpoint))
     where = f"GET {endpoint.root}{question.health_path}"
     if result.status is None:
         return Reply("wait", f"{where}: {result.error}")
@@ -101,7 +104,7 @@ def _health(question: Question, endpoint: Endpoint, ask: Get) -> Reply | None:
 
 def _models(question: Question, endpoint: Endpoint, ask: Get) -> tuple[Reply | None, str | None]:
     """(what is not well, the model to ask)."""
-    listed = list_models(endpoint, HEALTH_TIMEOUT_S, question.headers, ask=ask)
+    listed = list_models(endpoint, HEALTH_TIMEOUT_S, question.headers, _tls(endpoint), ask)
     where = f"GET {endpoint.models_target}"
     if listed.status in _UNAUTHORISED:
         return _unauthorised(where, listed.status), None
@@ -139,6 +142,15 @@ def _unauthorised(where: str, status: int) -> Reply:
     return Reply("refused", f"unauthorised: {where} answers {status}; {told}")
 
 
+def _tls(endpoint: Endpoint) -> "ssl.SSLContext | None":
+    """A service of ours is known by its process, not by its certificate, which nobody need have signed."""
+    if endpoint.scheme != "https":
+        return None
+    from loadcell.client import tls  # OpenSSL takes a while to load
+
+    return tls.context(None, insecure=True)
+
+
 def _body(api: Api, model: str | None) -> dict[str, object]:
     asked: dict[str, object] = {"messages": [{"role": "user", "content": "Hello"}]} if api == "chat" else {"prompt": "Hello"}
     return {"model": model, **asked, "max_tokens": _TOKENS, "stream": True, "temperature": 0}
@@ -149,7 +161,7 @@ def infer(endpoint: Endpoint, body: bytes, timeout_s: float, headers: Headers) -
     clock = MonotonicClock()
     limit_s = timeout_s or 86_400.0
     sent: Sequence[tuple[str, str]] = (("Content-Type", "application/json"), *headers)
-    client = Client([endpoint], Timeouts(10.0, limit_s, limit_s, limit_s), sent, kernel_stamps=False)
+    client = Client([endpoint], Timeouts(10.0, limit_s, limit_s, limit_s), sent, _tls(endpoint), kernel_stamps=False)
     try:
         client.start(Request(0, body), 0, body, clock.now_ns())
         while True:

@@ -14,6 +14,19 @@ from typing import Final
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Flag:
+    """Raised once, never lowered. A signal's handler may raise it wherever it strikes: unlike an Event, it holds no lock. `above` raises it too."""
+
+    def __init__(self, above: "Flag | None" = None) -> None:
+        self._raised, self._above = False, above
+
+    def set(self) -> None:
+        self._raised = True
+
+    def is_set(self) -> bool:
+        return self._raised or (self._above is not None and self._above.is_set())
+
+
 @contextmanager
 def leaving() -> Iterator[None]:
     """Each raises KeyboardInterrupt or SystemExit(128 + number) where the block stands."""

@@ -3,7 +3,6 @@
 What `fleet up` made is no orphan. A record whose processes are gone, or are somebody else's by now, is removed and nobody is touched.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -11,6 +10,7 @@ from loadcell.clock import Clock
 from loadcell.errors import EnvironmentFailure
 from loadcell.fleet.hosts import open_host
 from loadcell.fleet.hosts.host import Group, Host
+from loadcell.fleet.interrupts import Flag
 from loadcell.fleet.monitor import living
 from loadcell.fleet.registry import Entry, Registry
 from loadcell.fleet.stopping import stop_group
@@ -52,7 +52,7 @@ def stop_recorded(registry: Registry, entry: Entry, host: Host, clock: Clock, wh
         if group is None or not members:
             registry.remove(entry.marker)
             return f"{whose}: its processes are gone too; the record is removed"
-        left = stop_group(host, group, grace_s, clock, threading.Event())
+        left = stop_group(host, group, grace_s, clock, Flag())
     except EnvironmentFailure as cut:
         return f"{whose}: not stopped: {cut}"
     if left:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from loadcell.errors import EnvironmentFailure, UserError
+from loadcell.fleet.devices import in_use
 from loadcell.fleet.hosts.host import DeviceUse, Host
 from loadcell.fleet.registry import Claims
 from loadcell.fleet.spec import ServicePlan
@@ -41,8 +42,10 @@ def _found(host: Host, program: str, path: str, cwd: str | None) -> bool:
     return host.run(["/bin/sh", "-c", 'command -v -- "$1"', "sh", program], env=env).code == 0
 
 
-def refuse_taken_ports(plans: Sequence[ServicePlan], hosts: Mapping[str, Host], claims: Mapping[str, Claims], ours: frozenset[int]) -> None:
-    """`ours`: pids of orphans, which the start stops first."""
+def refuse_taken_ports(
+    plans: Sequence[ServicePlan], hosts: Mapping[str, Host], claims: Mapping[str, Claims], ours: Mapping[str, frozenset[int]]
+) -> None:
+    """`ours`: pids of orphans on each host, which the start stops first."""
     for plan in plans:
         replica = plan.replica
         if not plan.serves:
@@ -55,7 +58,7 @@ def refuse_taken_ports(plans: Sequence[ServicePlan], hosts: Mapping[str, Host], 
         if host.bindable(replica.bind, replica.port):
             continue
         holder = host.port_holder(replica.port)
-        if holder is not None and holder.pid in ours:
+        if holder is not None and holder.pid in ours[replica.host]:
             continue
         whose = f"process {holder.pid} ({holder.command})" if holder is not None and holder.pid else "a process that this user cannot see"
         how = " as its end of a connection" if holder is not None and holder.kind == "connection" else ""
@@ -65,7 +68,7 @@ def refuse_taken_ports(plans: Sequence[ServicePlan], hosts: Mapping[str, Host], 
 
 
 def refuse_taken_devices(
-    plans: Sequence[ServicePlan], found: Mapping[str, tuple[DeviceUse, ...] | None], claims: Mapping[str, Claims], ours: frozenset[int]
+    plans: Sequence[ServicePlan], found: Mapping[str, tuple[DeviceUse, ...] | None], claims: Mapping[str, Claims]
 ) -> None:
     for plan in plans:
         replica = plan.replica
@@ -75,10 +78,8 @@ def refuse_taken_devices(
                 f"device {min(both)} on {replica.host} is taken by another fleet of ours: stop it, or choose fleet.devices"
             )
         for use in found.get(replica.host) or ():
-            strangers = [(pid, command) for pid, command in use.holders if pid not in ours]
-            if use.index in replica.devices and strangers:
-                pid, command = strangers[0]
+            why = in_use(use) if use.index in replica.devices else None
+            if why is not None:
                 raise EnvironmentFailure(
-                    f"device {use.index} ({use.name}) on {replica.host}, for {replica.name}, is in use by process {pid} ({command}): "
-                    "stop that, or choose other fleet.devices"
+                    f"device {use.index} ({use.name}) on {replica.host}, for {replica.name}, is in use: {why}; stop that, or choose other fleet.devices"
                 )

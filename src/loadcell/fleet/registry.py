@@ -50,6 +50,7 @@ class Entry(Struct, frozen=True):
     devices: tuple[int, ...] = ()
     group: Group | None = None
     address: str | None = None
+    base_url: str | None = None
 
 
 class Claims(Struct, frozen=True):

@@ -12,6 +12,7 @@ from msgspec import Struct
 from loadcell.clock import NS_PER_S, Clock
 from loadcell.fleet.hosts.host import Group, Host, HostUnreachable, Look
 from loadcell.fleet.inquiry import Question, Reply, inquire
+from loadcell.fleet.interrupts import Flag
 from loadcell.fleet.lifecycle import Event, State, after
 from loadcell.fleet.log_tail import LogTail
 from loadcell.fleet.monitor import FATAL, Finding, Sighting, observe
@@ -213,7 +214,7 @@ class Service:
 
     # --- to the end
 
-    def stop(self, hurry: threading.Event, after_others: Callable[[], None] = lambda: None) -> tuple[str, ...]:
+    def stop(self, hurry: Flag, after_others: Callable[[], None] = lambda: None) -> tuple[str, ...]:
         """Terminate the group, wait, kill the group, look at what is left; texts of that. `hurry`: kill without waiting.
 
         `after_others` is called before the commands that undo those run before the start.
@@ -240,7 +241,7 @@ class Service:
         self.move("timed_out" if left else "gone")
         return tuple(f"{self.name}: {text}" for text in texts)
 
-    def clear(self, hurry: threading.Event) -> None:
+    def clear(self, hurry: Flag) -> None:
         """End what is left of a failed one; it stays failed. Raises HostUnreachable."""
         if self.group is not None:
             stop_group(self.host, self.group, 0.0, self._clock, hurry)

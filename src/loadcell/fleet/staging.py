@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from loadcell.clock import NS_PER_S, Clock
-from loadcell.errors import EnvironmentFailure
+from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.fleet import preflight
 from loadcell.fleet.engines import ENGINES
 from loadcell.fleet.events import now_text
@@ -16,6 +17,7 @@ from loadcell.fleet.hosts import open_host as open_real_host
 from loadcell.fleet.hosts.host import DeviceUse, Host, HostUnreachable
 from loadcell.fleet.monitor import living
 from loadcell.fleet.orphans import group_of
+from loadcell.fleet.plan import HostFound, check_spec, hosts_of, plan_services, ports_wanted
 from loadcell.fleet.registry import Claims, Entry, Registry, new_marker, this_process
 from loadcell.fleet.service import Service
 from loadcell.fleet.spec import FleetSpec, HostSpec, ServicePlan
@@ -54,7 +56,7 @@ class Staging:
         self._registry, self._name, self._made_by = registry, name, made_by
         self._headers, self._clock = headers, clock
         self._open = open_host or open_real_host
-        self._specs = {host.name: host for host in spec.host or (HostSpec("local"),)}
+        self._specs = {host.name: host for host in hosts_of(spec)}
         self._hosts: dict[str, Host] = {}
         self._seen: dict[str, Seen] = {}
         self._scratch = new_marker(name)
@@ -74,18 +76,19 @@ class Staging:
     def check(self) -> tuple[ServicePlan, ...]:
         """The plan, with everything refused that can be known to fail. Starts nothing. Raises UserError, EnvironmentFailure."""
         engine = ENGINES[self.spec.engine]
+        check_spec(self.spec)
         engine.check(self.spec)
         hosts = self.hosts()
         path = engine.model_path(self.spec)
         if path is not None:
             preflight.refuse_missing_model(path, hosts)
         self._seen = dict(zip(hosts, together([self._looker(name) for name in hosts], "survey"), strict=True))
-        plans = self._planned()
+        found = {name: self._found(name, seen) for name, seen in self._seen.items()}
+        plans = plan_services(self.spec, found, _text_of(self.spec.config_file))
         preflight.refuse_missing_program(plans, hosts)
         claims = {name: seen.claims for name, seen in self._seen.items()}
-        orphans = frozenset(pid for seen in self._seen.values() for pid in seen.ours)
-        preflight.refuse_taken_ports(plans, hosts, claims, orphans)
-        preflight.refuse_taken_devices(plans, {name: seen.devices for name, seen in self._seen.items()}, claims, orphans)
+        preflight.refuse_taken_ports(plans, hosts, claims, {name: seen.ours for name, seen in self._seen.items()})
+        preflight.refuse_taken_devices(plans, {name: seen.devices for name, seen in self._seen.items()}, claims)
         return plans
 
     def allocate(self) -> list[Service]:
@@ -121,6 +124,21 @@ class Staging:
                     left.append(f"device {use.index} on {name} still holds {use.memory_used_mib:.0f} MiB{f' by {whose}' if whose else ''}")
         return left
 
+    def sweep(self) -> tuple[str, ...]:
+        """Forget recorded services that are gone, so that they hold no port or device any more; texts of them."""
+
+        def gone(entry: Entry) -> bool:
+            host = self.hosts().get(entry.host.name)
+            if host is None or self._specs[entry.host.name] != entry.host:
+                return False
+            try:
+                group = group_of(entry, host)
+                return group is None or not living(host.look(group))
+            except EnvironmentFailure:
+                return False
+
+        return self._registry.sweep(gone)
+
     # --- the parts
 
     def _looker(self, name: str) -> Callable[[], Seen]:
@@ -129,9 +147,24 @@ class Staging:
     def _look(self, name: str) -> Seen:
         host = self._hosts[name]
         try:
-            return Seen(host.devices(self.spec.vendor), self._registry.claims(name), self._orphans(name, host))
+            ours = self._orphans(name, host)
+            return Seen(_without(host.devices(self.spec.vendor), ours), self._registry.claims(name), ours)
         except HostUnreachable as cut:
             raise EnvironmentFailure(f"host {name} cannot be reached: {cut}") from cut
+
+    def _found(self, name: str, seen: Seen) -> HostFound:
+        host, spec = self._hosts[name], self._specs[name]
+        wanted = ports_wanted(self.spec)
+        several = self.spec.multi_host is not None and len(self._specs) > 1
+        towards = next(other.address for other_name, other in self._hosts.items() if other_name != name) if several else None
+        return HostFound(
+            address=host.address,
+            devices=seen.devices,
+            taken=tuple(sorted(seen.claims.devices)),
+            free_ports=host.free_ports("0.0.0.0", wanted, sorted(seen.claims.ports)) if wanted else (),  # noqa: S104 - free on every address
+            interface=host.interface_address(spec.nic, towards) if several else None,
+            folder=self._folder_on(name),
+        )
 
     def _orphans(self, name: str, host: Host) -> frozenset[int]:
         groups = [group_of(entry, host) for entry in self._registry.orphans() if entry.host.name == name]
@@ -169,7 +202,29 @@ class Staging:
             port=replica.port if service.plan.serves else None,
             devices=replica.devices,
             address=replica.address,
+            base_url=service.plan.base_url,
         )
+
+
+def _without(found: tuple[DeviceUse, ...] | None, pids: frozenset[int]) -> tuple[DeviceUse, ...] | None:
+    """Devices as they will be when our own orphans are stopped: what such a one alone uses counts as free."""
+    if found is None or not pids:
+        return found
+    out = []
+    for use in found:
+        others = tuple(holder for holder in use.holders if holder[0] not in pids)
+        freed = len(others) < len(use.holders) and not others
+        out.append(replace(use, holders=others, memory_used_mib=None if freed else use.memory_used_mib))
+    return tuple(out)
+
+
+def _text_of(config_file: str | None) -> str | None:
+    if config_file is None:
+        return None
+    try:
+        return Path(config_file).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"fleet.config_file = {config_file!r} cannot be read: {error}") from None
 
 
 def _grown_mib(before: DeviceUse, now: DeviceUse) -> float:

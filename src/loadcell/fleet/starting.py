@@ -1,19 +1,19 @@
 """The ranks of one replica, from defined to ready: started head first, stepped together until all are."""
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from loadcell.clock import NS_PER_S, Clock
 from loadcell.errors import EnvironmentFailure
 from loadcell.fleet.hosts.host import Group, HostUnreachable
+from loadcell.fleet.interrupts import Flag
 from loadcell.fleet.readiness import NotReadyError
 from loadcell.fleet.service import Service
 
 _STEP_NS: Final = NS_PER_S // 5
 
 
-def start_replica(ranks: Sequence[Service], on_group: Callable[[Service, Group], None], abort: threading.Event, clock: Clock) -> None:
+def start_replica(ranks: Sequence[Service], on_group: Callable[[Service, Group], None], abort: Flag, clock: Clock) -> None:
     """Start the ranks of one replica, the head first, and wait until all are ready. Raises NotReadyError; the rank that it is of is failed."""
     head = ranks[0]
     service = head
