@@ -6,7 +6,7 @@ import pytest
 
 from loadcell.cli.main import main
 
-SPEC = '[fleet]\nengine = "simulated"\nmodel = "${M}"\nport = 39871\n[target]\nbase-url = "http://127.0.0.1:39871"\n[bench]\nconcurrency = [1, 2]\n'
+SPEC = '[fleet]\nengine = "simulated"\nmodel = "${M}"\nport = 21871\n[target]\nbase-url = "http://127.0.0.1:21871"\n[bench]\nconcurrency = [1, 2]\n'
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +48,8 @@ def test_check_shows_the_lines_that_would_start_the_services(tmp_path: Path, cap
     assert main(["check", written(tmp_path), "--env-file", "config.env", "--set", "fleet.replicas=2"]) == 0
     said = capsys.readouterr().out
     assert said.count(" simulate ") == 2
-    assert "--port 39871" in said
-    assert "--port 39872" in said
+    assert "--port 21871" in said
+    assert "--port 21872" in said
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "state") == ["config.env", "e.toml"]  # nothing is written
 
 
@@ -59,6 +59,7 @@ def test_check_refuses_what_a_start_would_refuse(tmp_path: Path, capsys: pytest.
     said = capsys.readouterr()
     assert "/no/such/model" in said.err
     assert "Cells, in this order" in said.out
+    assert "vllm serve /no/such/model" in said.out
 
 
 def test_check_of_running_services_looks_at_no_machine(
@@ -67,7 +68,7 @@ def test_check_of_running_services_looks_at_no_machine(
     text = SPEC.replace('"simulated"', '"vllm"').replace('"${M}"', '"/no/such/model"')
     monkeypatch.setenv("SKIP_MANAGE_SERVER", "1")
     assert main(["check", written(tmp_path, text)]) == 0
-    assert "http://127.0.0.1:39871" in capsys.readouterr().out
+    assert "http://127.0.0.1:21871" in capsys.readouterr().out
 
 
 def test_check_shows_only_what_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

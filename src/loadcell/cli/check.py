@@ -40,10 +40,24 @@ def check(
         try:
             plans = _plans(spec)
         except LoadcellError as error:
-            refusal = error
+            plans, refusal = _unseen(spec), error
     print("\n".join(report(spec, cells, plans)))
     if refusal is not None:
         raise refusal
+
+
+def _unseen(spec: "ExperimentSpec") -> "tuple[ServicePlan, ...] | None":
+    """The plan as far as the file alone gives it: to read on one machine what is for another. Null where the machines have to tell more."""
+    from loadcell.errors import LoadcellError
+    from loadcell.fleet.plan import HostFound, hosts_of, plan_services, ports_wanted
+
+    assert spec.fleet is not None
+    ports = (0,) * ports_wanted(spec.fleet)
+    found = {host.name: HostFound(address=host.address or host.ssh or "127.0.0.1", free_ports=ports) for host in hosts_of(spec.fleet)}
+    try:
+        return plan_services(spec.fleet, found)
+    except LoadcellError:
+        return None
 
 
 def _plans(spec: "ExperimentSpec") -> "tuple[ServicePlan, ...]":
