@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from loadcell.clock import MonotonicClock
 from loadcell.fleet.hosts import open_host
 from loadcell.fleet.hosts.host import Group, Host, PortHolder
 from loadcell.fleet.inquiry import Question
+from loadcell.fleet.interrupts import Flag
 from loadcell.fleet.readiness import Limits, NotReadyError
 from loadcell.fleet.service import Service, Terms
 from loadcell.fleet.spec import Cause, HostSpec, Launch, Replica, ServicePlan
@@ -21,7 +21,7 @@ from loadcell.testing.fake_host import FakeHost, FakeProcesses
 from loadcell.testing.replies import chat_stream, json_reply, plain
 from loadcell.testing.scripted_server import ScriptedServer, by_path
 
-NEVER = threading.Event()
+NEVER = Flag()
 ROUTES = {
     "/health": [(0.0, plain(b"ok"))],
     "/v1/models": [(0.0, json_reply({"data": [{"id": "m"}]}))],
@@ -124,7 +124,7 @@ def test_the_ranks_of_a_replica_are_ready_together_and_fail_together(server: Scr
 
 
 def test_a_start_that_is_given_up() -> None:
-    host, abort = FakeHost(), threading.Event()
+    host, abort = FakeHost(), Flag()
     abort.set()
     service = Service(plan(1), host, terms(1), "log", "marker", FakeClock())
     with pytest.raises(NotReadyError) as failure:
@@ -171,7 +171,7 @@ def test_one_that_obeys_no_terminate_is_killed_after_its_time(server: ScriptedSe
 
 
 def test_a_hurry_waits_for_nothing(server: ScriptedServer) -> None:
-    host, hurry = FakeHost(), threading.Event()
+    host, hurry = FakeHost(), Flag()
     hurry.set()
     service = started(host, server)
     host.groups[0].obeys = {signal.SIGKILL}
