@@ -117,7 +117,7 @@ def test_the_report_opens_with_the_verdict_and_the_reasons_shared_by_cells(summa
     one = measured_cell(BLANK, summary)
     text = render(results(one, replace(one, name="c2", scenario="c2")))
     assert text.startswith("# SUSPECT: exp\n\n2 of 2 measured to their end · limits: 0 met, 2 missed")
-    assert "- c1, c2: SUSPECT failures: 2 of 4 failed" in text
+    assert "- c1: SUSPECT failures: 2 of 4 failed, and a service that refuses work looks faster: read no latency without this (the same in c2)" in text
     for heading in ("Scenarios", "TTFT", "TPOT", "E2E", "Endpoints", "Limits"):
         assert f"\n## {heading}\n" in text
     assert "| c1 | ttft p95 &lt;= 100ms | 195.0 ms † | MISSED | 2 |" in text
@@ -181,3 +181,9 @@ def test_lines_of_a_terminal_are_columns(summary: Summary) -> None:
     found = lines(results(measured_cell(BLANK, summary)))
     assert found[-2].split()[:3] == ["scenario", "verdict", "limits"]
     assert found[-1].split()[:4] == ["c1", "SUSPECT", "MISSED", "2"]
+
+
+def test_notices_that_differ_in_their_numbers_alone_stand_together(summary: Summary) -> None:
+    one = replace(measured_cell(BLANK, summary), notices=["TPOT of 4 requests is estimated"])
+    other = replace(one, name="c2", scenario="c2", notices=["TPOT of 1,280 requests is estimated"])
+    assert "- c1: TPOT of 4 requests is estimated (alike in c2)" in render(results(one, other))

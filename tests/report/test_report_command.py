@@ -82,3 +82,21 @@ def test_a_folder_with_nothing_in_it_is_refused(tmp_path: Path, header: LogHeade
     (tmp_path / "records.part-0.jsonl").write_bytes(encode_header(header)[:20])
     with pytest.raises(UserError, match="nothing was recorded"):
         report(tmp_path)
+
+
+def test_a_folder_of_raw_outputs_is_held_against_the_limits_that_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = tmp_path / "raw_outputs"
+    raw.mkdir()
+    request = {"request_id": 0, "success": True, "first_token_time_ms": 50.0, "e2e_latency_ms": 90.0, "output_tokens": 3, "target_port": 30005}
+    lines = [request, {"completed": 1, "failed": 0, "duration": 1.0}]
+    (raw / "vllm_c1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report(tmp_path, ["ttft p95 <= 40ms"])
+    printed = capsys.readouterr()
+    assert printed.out.startswith("VALID · 1 of 1 measured to their end · limits: 0 met, 1 missed")
+    assert json.loads((tmp_path / "results.json").read_text())["scenarios"][0]["name"] == "c1"
+    assert "| c1 | ttft p95 &lt;= 40ms | 50.00 ms † | MISSED | 1 |" in (tmp_path / "report.md").read_text()
+
+
+def test_limits_for_a_run_that_has_its_own_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a run is held against its own limits"):
+        report(tmp_path, ["ttft p95 <= 40ms"])

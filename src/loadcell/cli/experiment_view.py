@@ -80,7 +80,8 @@ def cell_line(result: CellResult) -> str:
     if result.figures is None:
         return f"{result.state.replace('_', ' ')}: {one_line(result.cause or 'cause unknown', _WIDTH)}"
     whole = result.figures.all
-    words = [(result.verdict or "").upper(), *([result.state.replace("_", " ")] if result.state != "done" else [])]
+    why = f" ({', '.join(reason.rule for reason in result.reasons)})" if result.reasons else ""
+    words = [(result.verdict or "").upper() + why, *([result.state.replace("_", " ")] if result.state != "done" else [])]
     if result.slos:
         words.append({True: "limits met", False: "limits MISSED", None: "limits not judged"}[result.slos_met])
     figures = [

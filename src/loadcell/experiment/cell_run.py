@@ -4,6 +4,7 @@ import contextlib
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from signal import Signals
 from typing import Final
 
 from msgspec import Struct
@@ -79,7 +80,7 @@ def ended(measured: Measured) -> CellEnd:
     """How a load that ran has ended, by its summary."""
     summary = measured.summary
     if summary.stop_signal is not None:
-        return CellEnd("interrupted", summary.stop_detail or "interrupted", measured, summary.stop_signal)
+        return CellEnd("interrupted", f"{Signals(summary.stop_signal).name} ended it before its time", measured, summary.stop_signal)
     if summary.stop_reason in _FAILED_STOPS or summary.lost_workers:
         return CellEnd("failed", summary.stop_detail or summary.stop_reason, measured)
     if not summary.whole.counts.ok:

@@ -1,5 +1,6 @@
 """Results of an experiment -> report.md. The verdict and its reasons come first; every cell from outside is escaped."""
 
+import re
 from typing import Final
 
 from loadcell.report import experiment_tables as tables
@@ -9,7 +10,8 @@ from loadcell.report.markdown import escape, fenced, paragraph, table_lines
 from loadcell.report.tables import any_marked
 
 _HEADINGS: Final = {"running": "NOT ENDED", "interrupted": "INTERRUPTED", "stopped": "STOPPED"}
-_MOST_REASONS: Final = 12
+_MOST_NAMES: Final = 14
+_NUMBER: Final = re.compile(r"[0-9][0-9.,]*")
 
 
 def title(results: ExperimentResults) -> str:
@@ -21,25 +23,54 @@ def title(results: ExperimentResults) -> str:
 
 
 def reasons(results: ExperimentResults) -> list[str]:
-    """Why it is not better, one line per cause: cells that share one stand together."""
-    found: dict[str, list[str]] = {}
+    """Why it is not better, one line per cause: cells that share one stand together, in the words of the first."""
+    found = _Grouped()
     if results.cause:
-        found[f"{_HEADINGS.get(results.state, 'ENDED')}: {one_line(results.cause, 400)}"] = []
+        found.add("", "", f"{_HEADINGS.get(results.state, 'ENDED')}: {one_line(results.cause, 400)}")
     for name, cell in tables.labelled(results):
         if cell.state not in ("done", "not_run"):
-            found.setdefault(f"{cell.state.upper().replace('_', ' ')}: {one_line(cell.cause or 'cause unknown', 400)}", []).append(name)
+            text = f"{cell.state.upper().replace('_', ' ')}: {one_line(cell.cause or 'cause unknown', 400)}"
+            found.add(text, name, text)
         for reason in cell.reasons:
-            found.setdefault(f"{reason.severity.upper()} {reason.rule}: {one_line(reason.text)}", []).append(name)
-    return [f"{_named(names)}{text}" for text, names in found.items()]
+            rule = f"{reason.severity.upper()} {reason.rule}"
+            found.add(rule, name, f"{rule}: {one_line(reason.text)}")
+    return found.lines()
 
 
-def _named(names: list[str]) -> str:
-    if not names:
-        return ""
-    unique = list(dict.fromkeys(names))
-    shown = ", ".join(unique[:_MOST_REASONS])
-    more = f" and {len(unique) - _MOST_REASONS} more" if len(unique) > _MOST_REASONS else ""
-    return f"{shown}{more}: "
+def remarks(results: ExperimentResults) -> list[str]:
+    """Notices of the run, of its cells (those that differ in their numbers alone stand together), and what was left behind."""
+    found = _Grouped()
+    for name, cell in tables.labelled(results):
+        for notice in cell.notices:
+            found.add(_NUMBER.sub("N", notice), name, one_line(notice, 400))
+    left = [f"left behind: {text}" for text in results.fleet.leftovers]
+    return [one_line(text, 400) for text in dict.fromkeys([*results.notices, *left])] + found.lines()
+
+
+class _Grouped:
+    """Texts by key, each with the cells that it is said of."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+        self._names: dict[str, list[str]] = {}
+
+    def add(self, key: str, name: str, text: str) -> None:
+        self._texts.setdefault(key, []).append(text)
+        self._names.setdefault(key, []).extend([name] if name else [])
+
+    def lines(self) -> list[str]:
+        return [self._line(key, texts) for key, texts in self._texts.items()]
+
+    def _line(self, key: str, texts: list[str]) -> str:
+        names = list(dict.fromkeys(self._names[key]))
+        if not names:
+            return texts[0]
+        first, *others = names
+        if not others:
+            return f"{first}: {texts[0]}"
+        shown = ", ".join(others[:_MOST_NAMES]) + (f" and {len(others) - _MOST_NAMES} more" if len(others) > _MOST_NAMES else "")
+        alike = "the same" if len(set(texts)) == 1 else "alike"
+        return f"{first}: {texts[0]} ({alike} in {shown})"
 
 
 def render(results: ExperimentResults) -> str:
@@ -60,10 +91,9 @@ def render(results: ExperimentResults) -> str:
     marked = any(any_marked(table) for table in shown)
     lines += ["", *(line for table in shown if table.rows for line in table_lines(table, too_few_note=False))]
     lines += [METHOD_NOTE + (f" {TOO_FEW_NOTE}" if marked else ""), ""]
-    remarks = [*results.notices, *(f"{name}: {notice}" for name, cell in tables.labelled(results) for notice in cell.notices)]
-    remarks += [f"left behind: {text}" for text in results.fleet.leftovers]
-    if remarks:
-        lines += ["## Notices", "", *(f"- {paragraph(one_line(remark, 400))}" for remark in dict.fromkeys(remarks)), ""]
+    told = remarks(results)
+    if told:
+        lines += ["## Notices", "", *(f"- {paragraph(remark)}" for remark in told), ""]
     return "\n".join([*lines, *table_lines(tables.environment(results)), *_commands(results), *_files(results)]) + "\n"
 
 

@@ -32,7 +32,7 @@ def headline(results: ExperimentResults) -> str:
     for state, said in (("failed", "failed"), ("interrupted", "interrupted"), ("cut_off", "cut off"), ("not_run", "not run")):
         if number := sum(cell.state == state for cell in cells):
             words.append(f"{number} {said}")
-    judged = [cell.slos_met for cell in cells if cell.slos]
+    judged = [cell.slos_met for cell in measured if cell.slos]
     if judged:
         unknown = f", {judged.count(None)} not judged" if None in judged else ""
         words.append(f"limits: {judged.count(True)} met, {judged.count(False)} missed{unknown}")
@@ -190,7 +190,7 @@ def _spread_row(name: str, spread: Spread) -> Row:
 
 
 def services(results: ExperimentResults) -> Table:
-    header = ("service", "host", "devices", "address", "state", "restarts", "cause")
+    header = ("service", "host", "devices", "address", "at the end", "restarts", "cause")
     rows: list[Row] = [
         (
             one.name,
