@@ -1,0 +1,149 @@
+"""`loadcell fleet` as a user types it: up leaves services running, down stops exactly those."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SPEC = """
+[fleet]
+engine = "simulated"
+replicas = 2
+port = "auto"
+stop_timeout = "5s"
+
+[fleet.args]
+ttft-ms = 2
+itl-ms = 1
+"""
+
+
+class User:
+    """Types commands in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.spec = folder / "fleet.toml"
+        self.spec.write_text(SPEC)
+        self.environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+
+    def fleet(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.words(*words), check=False, capture_output=True, text=True, env=self.environment, cwd=self.folder, timeout=60
+        )
+
+    @staticmethod
+    def words(*words: str) -> list[str]:
+        return [sys.executable, "-m", "loadcell", "fleet", *words]
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    made = User(tmp_path)
+    yield made
+    made.fleet("down", "fleet.toml")
+
+
+def pids(table: str) -> list[int]:
+    return [int(found) for found in re.findall(r"http://\S+\s+(\d+)", table)]
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_up_status_logs_down(user: User) -> None:
+    up = user.fleet("up", "fleet.toml")
+    assert up.returncode == 0, up.stderr
+    running = pids(up.stdout)
+    assert len(running) == 2
+    assert "loadcell bench --model" in up.stderr
+    assert all(map(alive, running))
+
+    status = user.fleet("status", "fleet.toml")
+    assert status.returncode == 0
+    assert pids(status.stdout) == running
+    assert status.stdout.count("ready") == 2
+
+    again = user.fleet("up", "fleet.toml")
+    assert again.returncode == 1
+    assert "are up already" in again.stderr
+
+    logs = user.fleet("logs", "fleet.toml", "replica-1", "--lines", "5")
+    assert logs.stdout.startswith("loadcell simulate: serving")
+    both = user.fleet("logs", "fleet.toml")
+    assert both.stdout.count("==> replica-") == 2
+    wrong = user.fleet("logs", "fleet.toml", "replica-9")
+    assert (wrong.returncode, "there are: replica-0, replica-1" in wrong.stderr) == (1, True)
+
+    down = user.fleet("down", "fleet.toml")
+    assert down.returncode == 0
+    assert down.stdout.count("stopped (process") == 2
+    assert not any(map(alive, running))
+    assert "no services" in user.fleet("status", "fleet.toml").stdout
+
+
+def test_status_tells_who_has_died_and_down_forgets_it(user: User) -> None:
+    running = pids(user.fleet("up", "fleet.toml").stdout)
+    os.kill(running[0], signal.SIGKILL)
+    while alive(running[0]):
+        time.sleep(0.01)
+    status = user.fleet("status", "fleet.toml")
+    assert status.returncode == 1
+    assert "ended (killed by SIGKILL" in status.stdout
+    down = user.fleet("down", "fleet.toml")
+    assert down.returncode == 0
+    assert "its processes are gone too" in down.stdout
+
+
+def test_following_a_log_ends_with_its_service(user: User) -> None:
+    user.fleet("up", "fleet.toml", "--set", "fleet.replicas=1")
+    follower = subprocess.Popen(
+        user.words("logs", "fleet.toml", "--follow"), stdout=subprocess.PIPE, text=True, env=user.environment, cwd=user.folder
+    )
+    assert follower.stdout is not None
+    assert "serving" in follower.stdout.readline()
+    user.fleet("down", "fleet.toml")
+    assert follower.wait(10) == 0
+    follower.stdout.close()
+
+
+def test_a_start_that_fails_is_one_error_with_its_cause_and_leaves_nothing(user: User) -> None:
+    up = user.fleet("up", "fleet.toml", "--set", 'fleet.args.fault=["oom_start"]')
+    assert up.returncode == 1
+    assert "did not start: out of memory" in up.stderr
+    assert "Traceback" not in up.stderr
+    assert "no services" in user.fleet("status", "fleet.toml").stdout
+
+
+def test_an_interrupted_up_leaves_nothing(user: User) -> None:
+    words = user.words("up", "fleet.toml", "--set", 'fleet.args.fault=["slow_start,delay=60"]')
+    process = subprocess.Popen(words, env=user.environment, cwd=user.folder, stderr=subprocess.PIPE, text=True)
+    records = user.folder / "state" / "loadcell" / "fleet" / "services" / "local"
+    while not (records.exists() and sum('"group": {' in one.read_text() for one in records.glob("*.json")) == 2):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert list(records.glob("*.json")) == []
+
+
+def test_wrong_use_is_told(user: User) -> None:
+    (user.folder / "empty.toml").write_text('[target]\nbase_url = ["http://127.0.0.1:1"]\n[[scenario]]\nnum_prompts = 1\n')
+    for words, text in (
+        (("up", "empty.toml"), "has no [fleet]"),
+        (("up", "missing.toml"), "missing.toml"),
+        (("begin", "fleet.toml"), "begin"),
+    ):
+        said = user.fleet(*words)
+        assert said.returncode == 2, said.stderr
+        assert text in said.stderr
+        assert len(said.stderr.strip().splitlines()) == 1
