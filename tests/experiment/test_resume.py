@@ -62,6 +62,7 @@ def test_a_resume_of_what_is_whole_runs_nothing(tmp_path: Path, url: str) -> Non
         assert found.run.unfinished == 0
         assert found.run.execute().state == "complete"
     assert told.began == []
+    assert not (tmp_path / "run" / "spec.2.json").exists()
 
 
 def test_what_the_specification_says_otherwise_now_is_measured_anew_and_the_old_is_kept(tmp_path: Path, url: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadcell.errors import UserError
+from loadcell.errors import LoadcellError, UserError
 from loadcell.experiment import matrix
 from loadcell.experiment.cell_run import scenario_of
 from loadcell.experiment.folder import COPY, SPEC, STATE, RunFolder
@@ -26,6 +26,7 @@ from loadcell.experiment.services import Now, OwnFleet, RunningServices, Service
 from loadcell.experiment.spec import ExperimentSpec
 from loadcell.experiment.state import Opened
 from loadcell.fleet.registry import Registry
+from loadcell.fleet.spec import FleetSpec
 from loadcell.load.facts import host_facts, version_facts
 from loadcell.load.redact import HIDDEN
 from loadcell.seeds import fresh
@@ -136,7 +137,7 @@ def _prepared(
     hider = Hider.of(msgspec.to_builtins(spec))
     services = _services(spec, cells, asked, folder.path, environment, registry, watcher, hider)
     planned = [PlannedCell.of(cell, hider.tree(msgspec.to_builtins(cell.flags))) for cell in every]
-    shown = _redacted(spec, hider)
+    shown = _redacted(spec, asked.spec, hider)
     _write_down(asked, spec, folder, planned, cells, shown, hider, resumed=bool(history.opened))
     known = {cell.name for cell in cells} | history.attempts.keys()
     setting = Setting(
@@ -171,8 +172,10 @@ def _asked_cells(every: Sequence[Cell], asked: Asked, opened: Sequence[Opened]) 
     return matrix.only(every, asked.only)
 
 
-def _redacted(spec: ExperimentSpec, hider: Hider) -> dict[str, Any]:
-    shown: dict[str, Any] = hider.tree(msgspec.to_builtins(spec))
+def _redacted(spec: ExperimentSpec, path: Path, hider: Hider) -> dict[str, Any]:
+    """The same however the file's path was written: a resumed run that says nothing new writes nothing new."""
+    origins = {key: origin.replace(str(path), path.name) for key, origin in spec.origins.items()}
+    shown: dict[str, Any] = hider.tree(msgspec.to_builtins(replace(spec, origins=origins)))
     return shown
 
 
@@ -249,14 +252,31 @@ def running_urls(spec: ExperimentSpec, registry: Registry) -> tuple[str, ...]:
     if up:
         ordered = sorted(up, key=lambda entry: (len(entry.service), entry.service))
         return tuple(_url(entry.address or _LOOPBACK, entry.port or 0) for entry in ordered)
-    port = spec.fleet.port
-    if isinstance(port, int) and not spec.fleet.host:
-        return tuple(_url(_LOOPBACK, port + index) for index in range(spec.fleet.replicas))
-    why = "its ports are chosen when it starts" if port == "auto" else "it is on other hosts"
+    planned = _planned_urls(spec.fleet) if spec.fleet.port != "auto" else ()
+    if planned:
+        return planned
     raise UserError(
-        f"--skip-fleet: where the services of {spec.name} are is not known, because {why} and `loadcell fleet up` recorded none; "
-        "give their addresses as [target] base_url"
+        f"--skip-fleet: where the services of {spec.name} are is not known: `loadcell fleet up` recorded none, "
+        "and [fleet] gives no ports that can be told without looking; give their addresses as [target] base_url"
     )
+
+
+def _planned_urls(fleet: FleetSpec) -> tuple[str, ...]:
+    """Where they would be by the specification alone; empty where that depends on what is found on the machines."""
+    from loadcell.fleet.hosts import open_host  # engines and hosts are loaded only where they are asked
+    from loadcell.fleet.plan import HostFound, hosts_of, plan_services
+
+    if not fleet.host and fleet.multi_host is None and isinstance(fleet.port, int):
+        return tuple(_url(_LOOPBACK, fleet.port + index) for index in range(fleet.replicas))
+    hosts = [open_host(spec) for spec in hosts_of(fleet)]
+    try:
+        plans = plan_services(fleet, {host.name: HostFound(address=host.address) for host in hosts})
+    except LoadcellError:
+        return ()
+    finally:
+        for host in hosts:
+            host.close()
+    return tuple(plan.base_url for plan in plans if plan.serves and plan.base_url)
 
 
 def _url(address: str, port: int) -> str:
