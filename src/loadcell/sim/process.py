@@ -20,6 +20,7 @@ from loadcell.sim.faults import FaultPlan, parse_fault
 from loadcell.sim.logwriter import LogWriter
 from loadcell.sim.memory import StartError, out_of_memory
 from loadcell.sim.profile import find_profile
+from loadcell.sim.ranks import Rendezvous, follow, has_remote_ranks
 from loadcell.sim.server import Server
 from loadcell.sim.spec import SimSpec
 from loadcell.sim.startup import Engine, start_engine
@@ -45,9 +46,25 @@ def run(spec: SimSpec) -> int:
     _raise_descriptor_limit()
     loop = uvloop.new_event_loop()
     try:
-        return loop.run_until_complete(_serve(spec, engine, faults, tls, loop))
+        return loop.run_until_complete(_follow(spec, loop) if spec.headless else _serve(spec, engine, faults, tls, loop))
     finally:
         loop.close()
+
+
+async def _follow(spec: SimSpec, loop: asyncio.AbstractEventLoop) -> int:
+    """A headless rank, to its end."""
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def leave() -> None:
+        if not ended.done():
+            ended.set_result(0)
+
+    _on_end(spec, loop, leave)
+    following = loop.create_task(follow(spec, ended))
+    try:
+        return await ended
+    finally:
+        following.cancel()
 
 
 async def _serve(spec: SimSpec, engine: Engine, faults: FaultPlan, tls: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop) -> int:
@@ -69,17 +86,23 @@ async def _serve(spec: SimSpec, engine: Engine, faults: FaultPlan, tls: ssl.SSLC
     drive = Drive(engine.timelines, log, loop, stop)
     server = Server(spec, drive, names=engine.names, max_model_len=engine.max_model_len, faults=faults, log=log, loop=loop)
 
+    ranks = Rendezvous(spec) if has_remote_ranks(spec) else None
+
     def leave() -> None:
         nonlocal graceful
         graceful = True
         drive.shut("aborted", "abort")
+        if ranks is not None:
+            ranks.dismiss()
         stop(0)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave)
-    if spec.exit_on_stdin_eof:
-        _watch_stdin(loop, leave)
+    _on_end(spec, loop, leave)
     sock = _bound_socket(spec)
+    if ranks is not None:
+        await ranks.open()
+        joining = loop.create_task(ranks.complete.wait())
+        await asyncio.wait((ended, joining), return_when=asyncio.FIRST_COMPLETED)
+        joining.cancel()
     slow = faults.slow_start
     loading_s = 0.0 if slow is None else 10.0 if slow.delay is None else slow.delay
     if slow is not None and slow.how == "refused":
@@ -125,6 +148,13 @@ def _tls(spec: SimSpec) -> ssl.SSLContext | None:
     except OSError as error:  # ssl.SSLError is one
         raise UserError(f"--ssl-certfile {spec.ssl_certfile}: cannot be used: {error}") from error
     return context
+
+
+def _on_end(spec: SimSpec, loop: asyncio.AbstractEventLoop, leave: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+    if spec.exit_on_stdin_eof:
+        _watch_stdin(loop, leave)
 
 
 def _raise_descriptor_limit() -> None:

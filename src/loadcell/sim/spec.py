@@ -51,6 +51,11 @@ class SimSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     enable_chunked_prefill: Annotated[bool, _help("let a prefill be split over steps")] = True
     tensor_parallel_size: Annotated[int, _help("devices that split every layer")] = 1
     data_parallel_size: Annotated[int, _help("independent engines behind this port")] = 1
+    data_parallel_size_local: Annotated[int | None, _help("how many of them this machine has: the head waits for the others first")] = None
+    data_parallel_start_rank: Annotated[int | None, _help("first rank of a --headless process")] = None
+    data_parallel_address: Annotated[str, _help("where the head waits for ranks of other machines")] = "127.0.0.1"
+    data_parallel_rpc_port: Annotated[int, _help("port of that address")] = 29550
+    headless: Annotated[bool, _help("be ranks of another process: join the head, serve nothing, stay until it leaves")] = False
     num_speculative_tokens: Annotated[int, _help("draft tokens per sequence and step; 0 = no speculative decoding")] = 0
     speculative_acceptance: Annotated[float, _help("chance that a draft token is accepted, given the ones before were")] = 0.7
     kv_cache_dtype: Annotated[KvCacheDtype, _help("precision of the KV cache")] = "auto"

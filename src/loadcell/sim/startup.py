@@ -91,8 +91,23 @@ def _check(spec: SimSpec) -> None:
         raise UserError(f"--gpu-memory-utilization {spec.gpu_memory_utilization}: must be above 0 and at most 1")
     if not 0 <= spec.speculative_acceptance <= 1:
         raise UserError(f"--speculative-acceptance {spec.speculative_acceptance}: must be between 0 and 1")
+    _check_ranks(spec)
     if spec.block_size not in _BLOCK_SIZES:
         raise UserError(f"--block-size {spec.block_size}: choose from {', '.join(map(str, _BLOCK_SIZES))}")
+
+
+def _check_ranks(spec: SimSpec) -> None:
+    size, local, start = spec.data_parallel_size, spec.data_parallel_size_local, spec.data_parallel_start_rank
+    if local is not None and not 1 <= local <= size:
+        raise UserError(f"--data-parallel-size-local {local}: must be from 1 to --data-parallel-size ({size})")
+    if not spec.headless:
+        if start is not None:
+            raise UserError(f"--data-parallel-start-rank {start}: the head has rank 0; the flag goes with --headless")
+        return
+    if local is None or start is None:
+        raise UserError("--headless: say which ranks it has by --data-parallel-start-rank and --data-parallel-size-local")
+    if not 1 <= start <= size - local:
+        raise UserError(f"--data-parallel-start-rank {start}: with {local} ranks here, from 1 to {size - local} is possible")
 
 
 def _check_as_vllm(spec: SimSpec, model: Model, max_model_len: int, batched: int) -> None:
