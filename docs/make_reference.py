@@ -62,6 +62,9 @@ writes a commented file, `loadcell check FILE` says what it would run. In the fi
 - **`--env-file FILE`** offers `${KEY}` to the texts of the file (`$$` is one `$`); without it no `${KEY}` has a value. A text that is all one `${KEY}` is read
   as the type that its place wants; in an engine's own options it is text, but for `true` and `false`. The file holds assignments as a shell writes them, lists too; `$NAME`, `${NAME}` and `${NAME:-instead}` in it take
   earlier lines, or the environment. Nothing is executed: any other line, and `$(...)`, is refused.
+- **Clusters**: `cluster-file = "FILE"` in `[fleet]` reads the cluster file of `multihost_infer` instead of `host` and `multi-host`; `true` reads the one that
+  the variable `CLUSTER_CONFIG_PATH` names.
+- **Paths** are relative to the folder in which loadcell runs.
 - **Resume**: a finished cell is used again when its hash is the same. The hash is of the cell's flags and limits, and of `[fleet]` without its ports,
   time limits, restarts, log settings; without a fleet, of the target's URLs. What a data file holds is not in it.
 """

@@ -238,3 +238,52 @@ def test_a_value_with_quotes_and_lines_stays_one_value(tmp_path: Path) -> None:
     spec = read(tmp_path, FLEET + 'model = "${M}"\n', env="M='" + value + "'\n")
     assert spec.fleet is not None
     assert (spec.fleet.model, spec.fleet.replicas) == (value, 2)
+
+
+# --- the cluster file of multihost_infer
+
+CLUSTER = """\
+[vllm_mix]
+chips_per_node = 8
+env = { HCCL_BUFFSIZE = "1024" }
+[[vllm_mix.node]]
+host = "10.0.0.1"
+[[vllm_mix.workers]]
+host = "10.0.0.2"
+ssh_user = "me"
+password = "p"
+"""
+MULTI = '[fleet]\nengine = "vllm"\nmodel = "m"\nenv = {HCCL_BUFFSIZE = "1"}\n'
+
+
+def test_a_cluster_file_gives_the_hosts(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text(CLUSTER)
+    notes: list[str] = []
+    path = tmp_path / "e.toml"
+    path.write_text(MULTI + f'cluster-file = "{cluster}"\n')
+    spec = read_experiment(path, note=notes.append)
+    assert spec.fleet is not None
+    assert spec.fleet.multi_host is not None
+    assert [(host.name, host.ssh) for host in spec.fleet.host] == [("10.0.0.1", None), ("10.0.0.2", "me@10.0.0.2")]
+    assert spec.fleet.env == {"HCCL_BUFFSIZE": "1"}
+    assert spec.origins["fleet.host"] == f"{cluster} ({path}:5)"
+    assert "10.0.0.2" in notes[0]
+
+
+def test_the_variable_names_it_only_where_the_file_asks(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    environment = {"CLUSTER_CONFIG_PATH": str(tmp_path / "cluster.toml")}
+    asked = read(tmp_path, MULTI + "cluster_file = true\n", environment=environment)
+    silent = read(tmp_path, MULTI, environment=environment)
+    assert asked.fleet is not None
+    assert silent.fleet is not None
+    assert (len(asked.fleet.host), len(silent.fleet.host)) == (2, 0)
+    assert "experiment.toml:5: " in refusal(tmp_path, MULTI + "cluster_file = true\n")
+
+
+def test_hosts_and_a_cluster_file_are_two_answers(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    text = MULTI + f"cluster_file = '{tmp_path}/cluster.toml'\n[[fleet.host]]\nname = 'a'\n"
+    assert "give one of both" in refusal(tmp_path, text)
+    assert "No such file" in refusal(tmp_path, MULTI + "cluster_file = '/no/such.toml'\n")

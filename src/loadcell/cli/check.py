@@ -1,6 +1,7 @@
 """`loadcell check SPEC`: what `loadcell run` would run. Starts nothing, writes nothing."""
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +33,7 @@ def check(
     from loadcell.experiment.check import report
     from loadcell.experiment.read import read_experiment
 
-    spec = read_experiment(spec_file, sets=sets or (), env_file=env_file, environment=os.environ)
+    spec = read_experiment(spec_file, sets=sets or (), env_file=env_file, environment=os.environ, note=_say)
     cells = matrix.only(matrix.matrix(spec), only or ())
     skipped = skip_fleet or os.environ.get("SKIP_MANAGE_SERVER") == "1"
     plans, refusal = None, None
@@ -44,6 +45,10 @@ def check(
     print("\n".join(report(spec, cells, plans)))
     if refusal is not None:
         raise refusal
+
+
+def _say(text: str) -> None:
+    print(f"loadcell: {text}", file=sys.stderr)
 
 
 def _unseen(spec: "ExperimentSpec") -> "tuple[ServicePlan, ...] | None":

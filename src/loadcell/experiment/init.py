@@ -90,6 +90,8 @@ port = "auto"                          # free ports; a number is the first one, 
 # restarts = 2                         # a service that dies is started again between scenarios, so often
 # log-cap = "256MiB"                   # per service; the newest part is kept
 @ARGS@
+# cluster-file = "cluster.toml"        # instead of hosts below: the file of multihost_infer; true: the one that CLUSTER_CONFIG_PATH names
+
 # [fleet.env]                          # variables for the services, over those of this shell
 # OMP_NUM_THREADS = "8"
 

@@ -5,7 +5,7 @@ What is said later wins: default, file (with what `${KEY}` offers), --set. The e
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,14 +18,25 @@ from loadcell.experiment.offered import UndefinedError, Value, read_env_file, su
 from loadcell.experiment.places import line_of
 from loadcell.experiment.spec import ExperimentSpec, Place, SpecError, dotted, shown
 from loadcell.flags.resolve import scenario_from_flags
+from loadcell.fleet.cluster_file import parse_cluster, with_cluster
+from loadcell.fleet.spec import FleetSpec
 
+_CLUSTER_FILE: Final = "cluster_file"
+_CLUSTER_VARIABLE: Final = "CLUSTER_CONFIG_PATH"
 _SOMEWHERE: Final = "http://127.0.0.1:1"  # a fleet's own URLs are known when it is ready; its flags are checked before
 
 
 def read_experiment(
-    path: Path, *, sets: Sequence[str] = (), env_file: Path | None = None, environment: Mapping[str, str] | None = None
+    path: Path,
+    *,
+    sets: Sequence[str] = (),
+    env_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> ExperimentSpec:
-    """Raises UserError naming file, line, key and what to do. `environment`: what the env file may ask for by `$NAME`."""
+    """Raises UserError naming file, line, key and what to do. `environment`: what the env file may ask for by `$NAME`, and
+    `cluster-file = true` by CLUSTER_CONFIG_PATH. `note` is told what is taken otherwise than it is written.
+    """
     text = _text_of(path)
     tree = _toml(text, path)
     offer = read_env_file(_text_of(env_file), environment or {}, str(env_file)) if env_file is not None else {}
@@ -38,13 +49,45 @@ def read_experiment(
     for item in sets:
         origins.set_by(item, _set(tree, item))
     try:
+        cluster = _cluster_file(tree, environment or {})
         spec = experiment_from(tree, _name_of(path))
+        if cluster is not None and spec.fleet is not None:
+            spec = msgspec.structs.replace(spec, fleet=_over_cluster(spec.fleet, cluster, note))
+            origins.cluster(cluster)
         spec = msgspec.structs.replace(spec, origins=origins.found)
         for cell in matrix(spec):
             check_cell(spec, cell)
     except SpecError as wrong:
         raise UserError(f"{origins.of(wrong.place)}: {wrong}") from None
     return spec
+
+
+def _cluster_file(tree: dict[str, Any], environment: Mapping[str, str]) -> Path | None:
+    """The file of `[fleet] cluster-file`, which is taken out of the tree: it stands for `host` and `multi_host`."""
+    fleet = tree.get("fleet")
+    key = next((key for key in fleet if key.replace("-", "_") == _CLUSTER_FILE), None) if isinstance(fleet, dict) else None
+    if key is None or fleet is None:
+        return None
+    value = fleet.pop(key)
+    if value is True:
+        value = environment.get(_CLUSTER_VARIABLE)
+        if not value:
+            raise SpecError(("fleet", key), f"true asks for the file that {_CLUSTER_VARIABLE} names, and it is not set: give the path")
+    if value is False:
+        return None
+    if not isinstance(value, str) or not value:
+        raise SpecError(("fleet", key), f"{value!r}: give the path of a cluster file, or true for the one that {_CLUSTER_VARIABLE} names")
+    return Path(str(value))
+
+
+def _over_cluster(fleet: FleetSpec, path: Path, note: Callable[[str], None]) -> FleetSpec:
+    cluster = parse_cluster(_text_of(path), str(path))
+    for text in cluster.notes:
+        note(text)
+    try:
+        return with_cluster(fleet, cluster)
+    except UserError as wrong:
+        raise SpecError(("fleet", _CLUSTER_FILE), str(wrong)) from None
 
 
 def check_cell(spec: ExperimentSpec, cell: Cell) -> None:
@@ -93,6 +136,11 @@ class _Origins:
         for below in [name for name in self.found if name == key or name.startswith((f"{key}.", f"{key}["))]:
             del self.found[below]
         self.found[key] = f"--set {item.partition('=')[0]}"
+
+    def cluster(self, path: Path) -> None:
+        """Hosts and how they form one service come from the file that `cluster-file` names."""
+        said = self.found.pop(f"fleet.{_CLUSTER_FILE}", str(self._path))
+        self.found |= dict.fromkeys(("fleet.host", "fleet.multi_host"), f"{path} ({said})")
 
     def of(self, place: Place) -> str:
         """`experiment.toml:12`, or the --set that said it."""
