@@ -33,22 +33,13 @@ _MODEL: Final = "BackendConfig.ModelDeployConfig.ModelConfig.0"
 
 PATTERNS: Final = (
     *TORCH_OUT_OF_MEMORY,
-    *patterns("out_of_memory", (r"npuMemSize.*(not enough|insufficient)|[Nn]pu[Bb]lockNum .*(<=|less than) ?0",)),
     *PORT_TAKEN,
-    *patterns("port_taken", (r"[Pp]ort \d+ (is|has been) (already )?(in use|used|occupied)|bind (address|port) failed",)),
     *MODEL_HUB,
-    *patterns("missing_model", (r"(modelWeightPath|model weight path).*(not exist|invalid|does not)",)),
-    *patterns(
-        "bad_arguments",
-        (
-            r"Failed to parse (the )?config|[Cc]onfig\.json.*(invalid|failed)|parse config\.json failed",
-            r"[Cc]heck .*[Cc]onfig.* (param|failed)",
-        ),
-    ),
+    *patterns("bad_arguments", (r"parse config\.json failed",)),
     *DRIVER,
     *patterns(
         "fatal",
-        (r"Failed to init endpoint", r"LLMInferEngine failed to init", r"Daemon is killing", r"error while loading shared libraries"),
+        (r"Failed to init endpoint!", r"LLMInferEngine failed to init", r"Daemon is killing", r"error while loading shared libraries:"),
     ),
 )
 
