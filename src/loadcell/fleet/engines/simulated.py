@@ -1,7 +1,7 @@
 """loadcell's own simulated engine, `python -m loadcell simulate`: a fleet on a machine without accelerators.
 
-Its options have vLLM's names; the model is only a name. A rank other than the head is an engine of its own on a port of the system's choice that
-nobody asks: it stands for a headless worker, as a process that can be watched, and that can die.
+Its options have vLLM's names; the model is only a name. Over several hosts as data-parallel ranks it is started as vLLM is: the head waits for
+headless workers, which compute nothing, but are there to be watched, and can die. Over Ray the head is an engine by itself.
 """
 
 import sys
@@ -11,9 +11,9 @@ from loadcell.errors import UserError
 from loadcell.fleet.command_line import fill_args, number, option, without, words
 from loadcell.fleet.engines.vllm import DATA, PATTERNS, PIPELINE, TENSOR, refuse_ours
 from loadcell.fleet.engines.words import patterns
-from loadcell.fleet.multihost import shape
+from loadcell.fleet.multihost import data_parallel_words, shape
 from loadcell.fleet.naming import placeholders, program
-from loadcell.fleet.spec import FleetSpec, Launch, LogPattern, Replica, Tunable
+from loadcell.fleet.spec import FleetSpec, Launch, LogPattern, MultiHostSpec, Replica, Tunable
 
 _OURS: Final = {"model": "fleet.model", "port": "fleet.port", "exit-on-stdin-eof": "nothing: the services' input is always empty"}
 _NEGATABLE: Final = frozenset({"--enable-prefix-caching", "--enable-chunked-prefill", "--enforce-eager", "--enable-prompt-tokens-details"})
@@ -57,17 +57,23 @@ class Simulated:
 
     def launch(self, spec: FleetSpec, replica: Replica) -> Launch:
         args = fill_args(without(spec.args, "host"), placeholders(spec, replica), _TEMPLATED)
-        listen = (replica.bind, replica.port) if replica.rank == 0 else ("127.0.0.1", 0)
-        named: tuple[str, ...] = ("--model", spec.model) if spec.model else ()
+        named: tuple[str, ...] = ("--host", replica.bind, "--port", str(replica.port)) if replica.rank == 0 else ()
+        named += ("--model", spec.model) if spec.model else ()
         if spec.served_model_name and option(args, "served-model-name") is None:
             named += ("--served-model-name", spec.served_model_name)
         if spec.multi_host is not None:
             args = without(args, *TENSOR, *PIPELINE, *DATA)
-            parts = shape(spec, spec.multi_host)
-            ranks = parts.data_parallel_size if replica.rank == 0 else parts.local_size
-            named += ("--tensor-parallel-size", str(parts.tensor_parallel_size), "--data-parallel-size", str(max(1, ranks)))
+            named += _distributed(spec, spec.multi_host, replica)
         own = program(spec, (sys.executable, "-m", "loadcell", "simulate"))
-        return Launch((*own, "--host", listen[0], "--port", str(listen[1]), *named, *words(args, negatable=_NEGATABLE)))
+        return Launch((*own, *named, *words(args, negatable=_NEGATABLE)))
 
     def tunables(self) -> tuple[Tunable, ...]:
         return TUNABLES
+
+
+def _distributed(spec: FleetSpec, multi: MultiHostSpec, replica: Replica) -> tuple[str, ...]:
+    if multi.kind == "data_parallel":
+        own = data_parallel_words(spec, multi, replica)
+        at = own.index("--pipeline-parallel-size") if "--pipeline-parallel-size" in own else len(own)
+        return own[:at] + own[at + 2 :]  # its model knows no pipeline
+    return "--tensor-parallel-size", str(shape(spec, multi).tensor_parallel_size)
