@@ -202,15 +202,21 @@ def look(group: Json) -> Json:
         # It has ended this moment, and its waiter is about to say how.
         leader = _same(processes, group["pid"], group["started"])
         alive = leader is not None and _same(processes, group.get("waiter", 0), group.get("waiter_started", 0)) is not None
+    own = {process.pid for process in members}
     return {
         "alive": alive,
         "exit_code": None if alive else code,
-        "members": [
-            {"pid": p.pid, "started": p.started, "parent": p.parent, "state": p.state, "command": _command(p.pid)}
-            for p in sorted(members, key=lambda p: (p.started, p.pid))
-        ],
+        "members": _shown(members),
+        "defunct": _shown(p for p in processes.values() if p.state == "Z" and p.parent in own and p.pid not in own),
         "log_size": log_size(group["log"]),
     }
+
+
+def _shown(found: Iterable[Process]) -> List[Json]:
+    return [
+        {"pid": p.pid, "started": p.started, "parent": p.parent, "state": p.state, "command": _command(p.pid)}
+        for p in sorted(found, key=lambda p: (p.started, p.pid))
+    ]
 
 
 def _exit_code(path: str) -> Optional[int]:

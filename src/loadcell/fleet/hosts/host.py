@@ -51,13 +51,15 @@ class Member(Struct, frozen=True):
 
 class Look(Struct, frozen=True):
     """A group at one moment. `alive`: its leader lives (members may outlive it). `exit_code`: minus the signal's number where one killed it;
-    null: its leader lives, or nothing tells. `log_size`: bytes ever written.
+    null: its leader lives, or nothing tells. `log_size`: bytes ever written. `defunct`: children that have ended and that their parent, a
+    member, has not noticed.
     """
 
     alive: bool
     exit_code: int | None
     members: tuple[Member, ...]
     log_size: int
+    defunct: tuple[Member, ...] = ()
 
 
 class PortHolder(Struct, frozen=True):
