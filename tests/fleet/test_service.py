@@ -283,3 +283,13 @@ def test_a_stopped_process_is_seen_and_still_stopped(tmp_path: Path) -> None:
         service.watch()
     service.stop(NEVER)
     assert host.look(service.group).members == ()
+
+
+def test_a_child_that_its_parent_does_not_notice_is_seen(tmp_path: Path) -> None:
+    service, host = real(tmp_path, "import subprocess,sys,time; subprocess.Popen([sys.executable, '-c', '']); time.sleep(600)")
+    service.launch(lambda _: None, lambda: False)
+    assert service.group is not None
+    while not host.look(service.group).defunct:
+        assert not service.step()
+    assert len(host.look(service.group).members) == 1
+    service.stop(NEVER)

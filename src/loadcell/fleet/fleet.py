@@ -261,17 +261,21 @@ class Fleet:
             return self._stop()
 
     def _stop(self) -> tuple[str, ...]:
-        stopped = [service for service in self._services if service.group is not None and service.state != "stopped"]
-        calls = [(lambda service=service: service.stop(self._hurry)) for service in self._services]
-        left = [text for texts in together(calls, "stop") for text in texts]
-        left += self._staging.devices_left(self._services)
-        for service in stopped:
+        mine = [service for service in self._services if service.state != "stopped"]
+        began = [service for service in mine if service.state != "defined"]
+        left = [text for texts in together([self._stopper(service) for service in mine], "stop") for text in texts]
+        left += self._staging.devices_left(began)
+        for service in began:
             self._events.add(service, "stopped" if service.state == "stopped" else "not stopped", service.cause)
+        for service in mine:
             if service.state == "stopped":
                 self._registry.remove(service.marker)
-        for text in (*collect_logs(stopped, self.folder / "logs"), *left):
+        for text in (*collect_logs(began, self.folder / "logs"), *left):
             self._note(text)
         return tuple(left)
+
+    def _stopper(self, service: Service) -> Callable[[], tuple[str, ...]]:
+        return lambda: service.stop(self._hurry)
 
     def release(self) -> None:
         """Let go of the hosts' connections; services go on."""

@@ -67,4 +67,4 @@ def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
         yield
     finally:
         for number, old in before.items():
-            signal.signal(number, old)
+            signal.signal(number, signal.SIG_DFL if old is None else old)

@@ -76,11 +76,6 @@ def exit_text(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def zombies(look: Look) -> tuple[Member, ...]:
-    """Children that have ended and whose parent has not noticed."""
-    return tuple(member for member in look.members if member.state == "Z")
-
-
 def observe(before: Sighting, look: Look | None, *, lasting: bool = False) -> tuple[Sighting, tuple[Finding, ...]]:
     """What has changed. `look` null: its host did not answer. `lasting`: all that is seen now is meant to stay (the first look of a load)."""
     if before.ended:

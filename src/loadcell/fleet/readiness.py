@@ -15,12 +15,12 @@ from loadcell.errors import EnvironmentFailure
 from loadcell.fleet.hosts.host import Group, Host, HostUnreachable, Look
 from loadcell.fleet.inquiry import Reply
 from loadcell.fleet.log_tail import LogTail
-from loadcell.fleet.monitor import exit_text, has_ended, zombies
+from loadcell.fleet.monitor import exit_text, has_ended
 from loadcell.fleet.spec import Cause
 
 ASK_EVERY_NS: Final = NS_PER_S // 2
 _CAUSE_GRACE_NS: Final = 3 * NS_PER_S
-_ZOMBIE_GRACE_NS: Final = 10 * NS_PER_S
+_DEFUNCT_GRACE_NS: Final = 60 * NS_PER_S
 _UNREACHABLE_NS: Final = 10 * NS_PER_S
 
 FailureCause = Cause | Literal["exited", "timed_out", "stalled", "not_ready", "host_unreachable", "hung", "member_lost", "aborted"]
@@ -87,7 +87,7 @@ class ReadyWait:
         self._began_ns = self._news_ns = self._answered_ns = now_ns
         self._asked_ns = now_ns - ASK_EVERY_NS
         self._caused_ns: int | None = None
-        self._zombie_ns: int | None = None
+        self._defunct_ns: int | None = None
         self._line_seen = ready_line is None
         self.waiting_for = "the process to start"
         self.log_size = 0
@@ -96,7 +96,7 @@ class ReadyWait:
         """True when it is ready. Raises NotReadyError when it will not be."""
         try:
             look = self._host.look(self._group)
-            self._read(self._tail.new_lines(), now_ns)
+            self._read(self._tail.new_lines(look.log_size), now_ns)
         except HostUnreachable as cut:
             self._unreachable(now_ns, cut)
             return False
@@ -126,7 +126,7 @@ class ReadyWait:
             raise self._failure(f"its host cannot be reached: {cut}", "host_unreachable") from cut
 
     def _ended(self, look: Look) -> None:
-        for line in self._tail.rest():
+        for line in self._tail.rest(look.log_size):
             self._causes.feed(line)
         best = self._causes.best
         ended = f"it ended while starting: {exit_text(look.exit_code)}"
@@ -145,10 +145,10 @@ class ReadyWait:
             raise self._failure(f"{_in_words(best[0])} ({best[1].strip()}); its process has not ended", best[0])
 
     def _lost_children(self, look: Look, now_ns: int) -> None:
-        """A child that has ended, a parent that does not notice, and no more news: nothing will come of it."""
-        dead = zombies(look)
-        self._zombie_ns = None if not dead else self._zombie_ns if self._zombie_ns is not None else now_ns
-        if self._zombie_ns is None or now_ns - max(self._zombie_ns, self._news_ns) < _ZOMBIE_GRACE_NS:
+        """A child that has ended, a parent that does not notice, and a minute without a line: nothing will come of it."""
+        dead = look.defunct
+        self._defunct_ns = None if not dead else self._defunct_ns if self._defunct_ns is not None else now_ns
+        if self._defunct_ns is None or now_ns - max(self._defunct_ns, self._news_ns) < _DEFUNCT_GRACE_NS or not self._limits.stall_s:
             return
         pids = ", ".join(str(member.pid) for member in dead)
         raise self._failure(f"its child process {pids} has ended, its parent waits on, and its log says nothing more", "member_lost")

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from loadcell.clock import NS_PER_S, Clock
-from loadcell.fleet.hosts.host import Group, Host, HostUnreachable, Look
+from loadcell.fleet.hosts.host import Group, Host, HostUnreachable, Look, Member
 from loadcell.fleet.inquiry import Question, Reply, inquire
 from loadcell.fleet.interrupts import Flag
 from loadcell.fleet.lifecycle import Event, State, after
@@ -23,6 +23,7 @@ from loadcell.fleet.stopping import stop_group
 LOOK_EVERY_NS: Final = NS_PER_S // 5
 _RELEASE_NS: Final = 5 * NS_PER_S
 _BEFORE_TIMEOUT_S: Final = 300.0
+_AFTER_TIMEOUT_S: Final = 60.0
 _TAIL_BYTES: Final = 1 << 16
 
 
@@ -214,40 +215,36 @@ class Service:
 
     # --- to the end
 
-    def stop(self, hurry: Flag, after_others: Callable[[], None] = lambda: None) -> tuple[str, ...]:
-        """Terminate the group, wait, kill the group, look at what is left; texts of that. `hurry`: kill without waiting.
-
-        `after_others` is called before the commands that undo those run before the start.
-        """
-        if self.state in ("stopped", "defined"):
-            if self.state == "defined":
-                self.move("stop")
+    def stop(self, hurry: Flag) -> tuple[str, ...]:
+        """Terminate the group, wait, kill the group, look at what is left; texts of that. `hurry`: kill without waiting."""
+        if self.state == "stopped":
             return ()
-        if self.state != "draining":
-            self.move("stop")
-        if self.group is None:
-            self.move("gone")
+        launched = self.state != "defined"
+        self.move("stop")
+        if not launched:
             return ()
         try:
-            left = stop_group(self.host, self.group, self._terms.stop_s, self._clock, hurry)
-            after_others()
-            for command in self.plan.after:
-                self.host.run(command.argv, timeout_s=60.0, env=command.env)
+            left = self._end(self._terms.stop_s, hurry)
             texts = [f"process {member.pid} ({member.command[:120]}) is still there" for member in left]
             texts += self._port_left() if self.plan.serves else []
         except HostUnreachable as cut:
             self.move("timed_out")
-            return (f"{self.name}: not stopped, its host cannot be reached: {cut}; the next start will",)
+            return (f"{self.name}: not stopped, its host cannot be reached ({cut}); the next start will, when it can be",)
         self.move("timed_out" if left else "gone")
         return tuple(f"{self.name}: {text}" for text in texts)
 
     def clear(self, hurry: Flag) -> None:
         """End what is left of a failed one; it stays failed. Raises HostUnreachable."""
-        if self.group is not None:
-            stop_group(self.host, self.group, 0.0, self._clock, hurry)
-            for command in self.plan.after:
-                self.host.run(command.argv, timeout_s=60.0, env=command.env)
+        self._end(0.0, hurry)
         self.move("gone")
+
+    def _end(self, grace_s: float, hurry: Flag) -> tuple[Member, ...]:
+        """End the group, and undo what was run before its start. A start that broke off may have left one that nobody told us of."""
+        group = self.group or self.host.find(self.marker, self.log)
+        left = stop_group(self.host, group, grace_s, self._clock, hurry) if group is not None else ()
+        for command in self.plan.after:
+            self.host.run(command.argv, timeout_s=_AFTER_TIMEOUT_S, env=command.env)
+        return left
 
     def _port_left(self) -> list[str]:
         """A port that nobody can listen on yet, said with who has it. A process that is not ours will not give it back: no wait for that."""

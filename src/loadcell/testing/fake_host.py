@@ -88,7 +88,9 @@ class FakeHost:
         self.looks += 1
         known = self._of(group)
         alive = any(member.pid == group.pid for member in known.members)
-        return Look(alive, None if alive else known.exit_code, tuple(known.members), len(self.logs[group.log]))
+        living = tuple(member for member in known.members if member.state != "Z")
+        defunct = tuple(member for member in known.members if member.state == "Z")
+        return Look(alive, None if alive else known.exit_code, living, len(self.logs[group.log]), defunct)
 
     def signal(self, group: Group, number: int) -> int:
         self._reached()
