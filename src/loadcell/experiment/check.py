@@ -41,7 +41,8 @@ def _seed(spec: ExperimentSpec) -> str:
 
 def services(spec: ExperimentSpec, plans: Sequence[ServicePlan]) -> Iterator[str]:
     """Each service: where, on what, and the line that would start it."""
-    yield f"Services ({spec.fleet.engine if spec.fleet else 'running'})"
+    anew = "; port = auto: free ports are chosen again at the start" if spec.fleet and spec.fleet.port == "auto" else ""
+    yield f"Services ({spec.fleet.engine if spec.fleet else 'running'}{anew})"
     for plan in plans:
         replica = plan.replica
         devices = f"devices {','.join(map(str, replica.devices))}" if replica.devices else "no devices of its own"
