@@ -11,6 +11,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import psutil
 import pytest
 from tests.load.running import counting, until
@@ -112,16 +113,24 @@ def played(found: Prepared, services: PlayedServices, **changes: object) -> Expe
 
 def test_what_happened_to_a_service_makes_the_cell_suspect_and_stands_in_its_own_report(tmp_path: Path, urls: list[str]) -> None:
     services = PlayedServices(urls)
-    services.events = [FleetEvent("2026-01-01T00:00:00+00:00", "replica-1", "failed", "died", "killed by signal 9")]
+    services.events = [FleetEvent("2026-01-01T00:00:00+00:00", "replica-1", "failed", "died", "died: killed by signal 9")]
     with ready(tmp_path, text(urls, ROWS)) as found:
         results = played(found, services).execute()
     first, second = results.cells
     assert (first.verdict, second.verdict) == ("suspect", "valid")
     assert first.reasons[0].observed == "replica-1 died: killed by signal 9"
-    assert [event.event for event in results.fleet.events] == ["died"]
     assert "replica-1 died: killed by signal 9" in (tmp_path / "run" / "cells" / "c1" / "report.md").read_text()
     assert services.calls == ["start", "serving", "revive", "serving", "stop"]
     assert results.fleet.leftovers == ["port 1 is held"]
+
+
+def test_the_fleet_s_log_of_events_is_in_the_results_without_its_routine_and_its_torn_line(tmp_path: Path, urls: list[str]) -> None:
+    with ready(tmp_path, text(urls, ROWS)) as found:
+        events = [FleetEvent("t", "replica-1", "ready", word) for word in ("started", "ready", "died", "restart", "ready", "stopped")]
+        lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+        (tmp_path / "run" / "fleet_events.jsonl").write_bytes(lines + b'{"time":"t","serv')
+        results = played(found, PlayedServices(urls)).execute()
+    assert [event.event for event in results.fleet.events] == ["died", "restart"]
 
 
 def test_replicas_that_are_missing_are_told_and_none_at_all_fails_the_cell(tmp_path: Path, urls: list[str]) -> None:

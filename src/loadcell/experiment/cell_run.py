@@ -96,6 +96,11 @@ def _why_nothing_was_ok(summary: Summary) -> str:
 
 def _with_events(facts: RunFacts, now: Now, events: list[FleetEvent]) -> RunFacts:
     """The run's facts with what its fleet went through: it stands in the run's own report too."""
-    told = [f"{event.service} {event.event.replace('_', ' ')}" + (f": {event.cause}" if event.cause else "") for event in events]
+    told = [f"{event.service} {_said(event)}" for event in events]
     lost = [text for event, text in zip(events, told, strict=True) if event.event not in _HARMLESS]
     return replace(facts, lost_services=(*now.missing, *lost), notices=(*facts.notices, *told))
+
+
+def _said(event: FleetEvent) -> str:
+    word = event.event.replace("_", " ")
+    return word if not event.cause else event.cause if event.cause.startswith(word) else f"{word}: {event.cause}"

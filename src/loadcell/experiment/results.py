@@ -5,7 +5,7 @@ A cell's summary is made once, when it ends; here it is read back, or made again
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from loadcell.errors import LoadcellError, UserError
 from loadcell.experiment.folder import experiment_folder, in_use, read_history, read_plan
 from loadcell.experiment.state import Attempt, History
+from loadcell.fleet.monitor import FleetEvent
 from loadcell.metrics.summary import Summary
 from loadcell.report.experiment import CellResult, ExperimentResults, FleetEventSeen, FleetFacts, RunState, ScenarioResult
 from loadcell.report.experiment_cells import measured_cell, with_spread, worst
@@ -23,7 +24,9 @@ from loadcell.report.run_folder import open_run
 if TYPE_CHECKING:
     from loadcell.experiment.matrix import Cell
 
-CUT_OFF = "loadcell itself was ended in the middle of it (killed, or the machine went down)"
+EVENTS_FILE: Final = "fleet_events.jsonl"
+_ROUTINE: Final = ("started", "ready", "stopped")
+CUT_OFF: Final = "loadcell itself was ended in the middle of it (killed, or the machine went down)"
 
 
 class PlannedCell(Struct, frozen=True):
@@ -129,7 +132,7 @@ def report_again(given: Path) -> tuple[ExperimentResults, list[str]]:
             ended=history.closed.at if history.closed else None,
             verdict=verdict_of(found),
             environment=before.environment if before else {},
-            fleet=replace(fleet, events=fleet_events(history)),
+            fleet=replace(fleet, events=fleet_events(folder)),
             scenarios=found,
             notices=[*(before.notices if before else ()), *remarks],
             spec=plan.get("spec", {}),
@@ -152,8 +155,21 @@ def _state(folder: Path, history: History) -> tuple[RunState, str | None]:
     return "interrupted", "loadcell itself was ended (killed, or the machine went down)"
 
 
-def fleet_events(history: History) -> list[FleetEventSeen]:
-    return [event for attempts in history.attempts.values() for one in attempts if one.ended for event in one.ended.fleet_events]
+def fleet_events(folder: Path) -> list[FleetEventSeen]:
+    """What happened to the services besides their start and their end, from the fleet's own log; lines that cannot be read are left out."""
+    try:
+        lines = (folder / EVENTS_FILE).read_bytes().splitlines()
+    except OSError:
+        return []
+    seen = []
+    for line in lines:
+        try:
+            event = msgspec.json.decode(line, type=FleetEvent)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if event.event not in _ROUTINE:
+            seen.append(FleetEventSeen(event.time, event.service, event.event, event.cause))
+    return seen
 
 
 def _before(folder: Path) -> ExperimentResults | None:

@@ -22,14 +22,14 @@ from loadcell.errors import LoadcellError
 from loadcell.experiment.cell_run import CellEnd, run_cell
 from loadcell.experiment.folder import RAW, RunFolder
 from loadcell.experiment.matrix import Cell
-from loadcell.experiment.results import PlannedCell, cell_result, scenarios, shared_flags, verdict_of
+from loadcell.experiment.results import PlannedCell, cell_result, fleet_events, scenarios, shared_flags, verdict_of
 from loadcell.experiment.services import Services
 from loadcell.experiment.state import Attempt, Began, Closed, Ended
 from loadcell.fleet.health import Health
 from loadcell.load.runner import Watcher
 from loadcell.load.signals import catching, leave
 from loadcell.report import files
-from loadcell.report.experiment import CellResult, ExperimentResults, FleetEventSeen, FleetFacts, RunState
+from loadcell.report.experiment import CellResult, ExperimentResults, FleetFacts, RunState
 
 LOW_DISK: Final = 64 << 20
 """Bytes that must be free before a cell is begun: its records, and the results of all."""
@@ -188,11 +188,10 @@ class ExperimentRun:
             cause=end.cause,
             raw_output=raw,
             health=health,
-            fleet_events=[FleetEventSeen(one.time, one.service, one.event, one.cause) for one in end.events],
         )
         self._folder.append(ended)
         self._cells[cell.name] = self._result(cell.name, Attempt(began, ended))
-        self._fleet = replace(self._fleet, services=self._services.facts(), events=[*self._fleet.events, *ended.fleet_events])
+        self._fleet = replace(self._fleet, services=self._services.facts())
         self._write("running")
         self._watcher.cell_ended(self._cells[cell.name])
         if health is not None:
@@ -248,7 +247,7 @@ class ExperimentRun:
             ended=None if state == "running" else now_text(),
             verdict=verdict_of(found),
             environment=self._setting.facts,
-            fleet=self._fleet,
+            fleet=replace(self._fleet, events=fleet_events(self._folder.path)),
             scenarios=found,
             notices=list(dict.fromkeys(self._notices)),
             spec=self._setting.spec,

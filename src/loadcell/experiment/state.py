@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from loadcell.report.experiment import CellState, FleetEventSeen
+from loadcell.report.experiment import CellState
 
 EndState = Literal["done", "failed", "interrupted"]
 
@@ -43,7 +43,7 @@ class Began(Struct, frozen=True, tag="began", tag_field="event"):
 
 
 class Ended(Struct, frozen=True, tag="ended", tag_field="event"):
-    """It ended. `fleet_events`: what happened to services meanwhile."""
+    """It ended. `health`: the services, asked after it."""
 
     at: str
     cell: str
@@ -53,7 +53,6 @@ class Ended(Struct, frozen=True, tag="ended", tag_field="event"):
     cause: str | None = None
     raw_output: str | None = None
     health: str | None = None
-    fleet_events: list[FleetEventSeen] = []
 
 
 class Closed(Struct, frozen=True, tag="closed", tag_field="event"):

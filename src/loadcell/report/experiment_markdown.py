@@ -33,7 +33,7 @@ def reasons(results: ExperimentResults) -> list[str]:
             found.add(text, name, text)
         for reason in cell.reasons:
             rule = f"{reason.severity.upper()} {reason.rule}"
-            found.add(rule, name, f"{rule}: {one_line(reason.text)}")
+            found.add(rule, name, f"{rule}: {one_line(reason.text, 400)}")
     return found.lines()
 
 
