@@ -15,7 +15,7 @@ from loadcell.errors import LoadcellError, UserError
 from loadcell.experiment.folder import experiment_folder, in_use, read_history, read_plan
 from loadcell.experiment.state import Attempt, History
 from loadcell.fleet.monitor import FleetEvent
-from loadcell.metrics.summary import Summary
+from loadcell.metrics.summary import Summary, VerdictWord
 from loadcell.report.experiment import CellResult, ExperimentResults, FleetEventSeen, FleetFacts, RunState, ScenarioResult
 from loadcell.report.experiment_cells import measured_cell, with_spread, worst
 from loadcell.report.files import RESULTS_NAME, SUMMARY_NAME
@@ -94,8 +94,10 @@ def scenarios(cells: Iterable[CellResult], flags: dict[str, dict[str, Any]]) -> 
     ]
 
 
-def verdict_of(results: Sequence[ScenarioResult]) -> Any:
-    return worst([cell.verdict for scenario in results for cell in scenario.cells])
+def verdict_of(results: Sequence[ScenarioResult]) -> VerdictWord | None:
+    """The worst of those that came to their end; of what was cut short only where there is nothing else."""
+    cells = [cell for scenario in results for cell in scenario.cells]
+    return worst([cell.verdict for cell in cells if cell.state in ("done", "failed")]) or worst([cell.verdict for cell in cells])
 
 
 def shared_flags(cells: Sequence[PlannedCell]) -> dict[str, dict[str, Any]]:

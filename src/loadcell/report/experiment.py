@@ -160,7 +160,7 @@ class FleetFacts(Struct, frozen=True):
 class ExperimentResults(Struct, frozen=True):
     """`state`: stopped means that it ended before its matrix did (disk full, the fleet did not start): `cause` says why.
 
-    `verdict`: the worst of the cells that were measured; null when none was. `spec`: what was asked, secrets left out.
+    `verdict`: the worst of the cells that came to their end (of those cut short, where none did); null when nothing was measured. `spec`: what was asked, secrets left out.
     """
 
     name: str

@@ -31,7 +31,7 @@ def reasons(results: ExperimentResults) -> list[str]:
         if cell.state not in ("done", "not_run"):
             text = f"{cell.state.upper().replace('_', ' ')}: {one_line(cell.cause or 'cause unknown', 400)}"
             found.add(text, name, text)
-        for reason in cell.reasons:
+        for reason in cell.reasons if cell.state in ("done", "failed") else ():  # what was cut short has a report of its own
             rule = f"{reason.severity.upper()} {reason.rule}"
             found.add(rule, name, f"{rule}: {one_line(reason.text, 400)}")
     return found.lines()
