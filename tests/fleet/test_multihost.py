@@ -112,12 +112,14 @@ def test_a_head_on_loopback_is_of_no_use_to_others() -> None:
         plan_services(spec, {"a": HostFound(), "b": HostFound()})
 
 
-def test_the_simulated_engine_stands_in_for_every_rank() -> None:
+def test_the_simulated_engine_is_started_as_vllm_is() -> None:
     head, worker = plans(service(engine="simulated", multi={"tensor_parallel_size": 4}))
     assert head.launch.argv[3:] == (
         "simulate", "--host", "0.0.0.0", "--port", "8000", "--model", "/m", "--tensor-parallel-size", "4", "--data-parallel-size", "4",
+        "--data-parallel-size-local", "2", "--data-parallel-address", head.replica.head_address, "--data-parallel-rpc-port", "13345",
     )  # fmt: skip
-    assert worker.launch.argv[4:8] == ("--host", "127.0.0.1", "--port", "0")
+    assert worker.launch.argv[3:6] == ("simulate", "--model", "/m")
+    assert worker.launch.argv[-3:] == ("--headless", "--data-parallel-start-rank", "2")
 
 
 # --- Ray, by a program that stands for it

@@ -24,18 +24,20 @@ from loadcell.fleet.spec import FleetSpec, HostSpec, ServicePlan
 from loadcell.fleet.terms import terms_of
 from loadcell.fleet.together import together
 
-REMOTE_FOLDER: Final = "~/.local/state/loadcell/services"
+REMOTE_FOLDER: Final = ".local/state/loadcell/services"
+"""Below the home folder there."""
 _RELEASE_NS: Final = 10 * NS_PER_S
 _RELEASED_MIB: Final = 512.0
 """A device whose memory in use is at most this much above what it was before counts as released."""
 
 
 class Seen(Struct, frozen=True):
-    """One host as it was found. `devices` null: no vendor's tool tells. `ours`: pids of orphans, which the start stops first."""
+    """One host as it was found. `devices` null: no vendor's tool tells. `ours`: pids of orphans, which the start stops first. `home`: our user's."""
 
     devices: tuple[DeviceUse, ...] | None
     claims: Claims
     ours: frozenset[int]
+    home: str
 
 
 class Staging:
@@ -148,9 +150,21 @@ class Staging:
         host = self._hosts[name]
         try:
             ours = self._orphans(name, host)
-            return Seen(_without(host.devices(self.spec.vendor), ours), self._registry.claims(name), ours)
+            return Seen(_without(host.devices(self.spec.vendor), ours), self._registry.claims(name), ours, self._home(name, host))
         except HostUnreachable as cut:
             raise EnvironmentFailure(f"host {name} cannot be reached: {cut}") from cut
+
+    def _home(self, name: str, host: Host) -> str:
+        """As an absolute path: it becomes part of words and variables of engines, where nobody replaces a `~`."""
+        if self._is_here(name):
+            return str(Path.home())
+        told = host.run(["/bin/sh", "-c", 'printf %s "$HOME"']).out
+        return told if told.startswith("/") else "~"
+
+    def _is_here(self, name: str) -> bool:
+        """Whether the run's folder is seen there."""
+        host = self._specs[name]
+        return host.ssh is None and (host.docker is None or host.docker.container is None)
 
     def _found(self, name: str, seen: Seen) -> HostFound:
         host, spec = self._hosts[name], self._specs[name]
@@ -178,14 +192,11 @@ class Staging:
 
     def log_path(self, plan: ServicePlan) -> str:
         """In the run's folder, where the service's machine sees it; else in a folder of that machine, fetched at the end."""
-        host = self._specs[plan.replica.host]
-        here = host.ssh is None and (host.docker is None or host.docker.container is None)
-        return str(self.folder / "logs" / f"{plan.name}.log") if here else f"{self._folder_on(host.name)}/{plan.name}.log"
+        name = plan.replica.host
+        return str(self.folder / "logs" / f"{plan.name}.log") if self._is_here(name) else f"{self._folder_on(name)}/{plan.name}.log"
 
     def _folder_on(self, name: str) -> str:
-        host = self._specs[name]
-        here = host.ssh is None and (host.docker is None or host.docker.container is None)
-        return str(self.folder / "services") if here else f"{REMOTE_FOLDER}/{self._scratch}"
+        return str(self.folder / "services") if self._is_here(name) else f"{self._seen[name].home}/{REMOTE_FOLDER}/{self._scratch}"
 
     def _entry(self, service: Service) -> Entry:
         replica = service.plan.replica
