@@ -279,7 +279,11 @@ from loadcell.fleet.registry import Registry
 from loadcell.fleet.spec import FleetSpec
 folder = Path(sys.argv[1])
 fault = {"fault": ["slow_start,delay=60"]} if sys.argv[2] == "starting" else {}
-spec = FleetSpec(engine="simulated", args={"ttft-ms": 2, "itl-ms": 1, **fault}, replicas=2, port="auto", stop_timeout=5)
+if sys.argv[2] == "stubborn":
+    code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    spec = FleetSpec(engine="command", command=(sys.executable, "-c", code, "{port}"), replicas=2, port="auto", stop_timeout=300)
+else:
+    spec = FleetSpec(engine="simulated", args={"ttft-ms": 2, "itl-ms": 1, **fault}, replicas=2, port="auto", stop_timeout=5)
 with Fleet(spec, folder / "run", Registry(folder / "state"), name="killed", note=lambda text: print(text, flush=True)) as fleet:
     fleet.start()
     print("READY", *(one.pid for one in fleet.status()), flush=True)
@@ -305,6 +309,32 @@ def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path, registry: R
     assert process.returncode in (code, -number)
     assert not any(map(alive, running))
     assert registry.entries() == ()
+
+
+def test_a_second_signal_does_not_wait_for_stubborn_services(tmp_path: Path, registry: Registry) -> None:
+    process = loadcell_process(tmp_path, "stubborn")
+    wait_until(lambda: len(recorded(registry)) == 2)
+    running = recorded(registry)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1.0)
+    assert process.poll() is None
+    assert any(map(alive, running))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=15)
+    assert not any(map(alive, running))
+    assert registry.entries() == ()
+
+
+def test_a_loadcell_killed_in_the_start_leaves_what_the_next_one_finds(tmp_path: Path, registry: Registry, make_fleet: MakeFleet) -> None:
+    process = loadcell_process(tmp_path, "starting")
+    wait_until(lambda: len(recorded(registry)) == 2)
+    running = recorded(registry)
+    process.kill()
+    process.communicate()
+    assert all(map(alive, running))
+    make_fleet(simulated()).start()
+    assert not any(map(alive, running))
 
 
 def test_what_a_killed_loadcell_left_is_stopped_by_the_next_start_and_said(

@@ -1,0 +1,93 @@
+"""What is refused before anything starts: the words name key or holder, and the way out."""
+
+import pytest
+
+from loadcell.errors import EnvironmentFailure, UserError
+from loadcell.fleet.hosts.host import DeviceUse, Ended, PortHolder
+from loadcell.fleet.preflight import refuse_missing_model, refuse_missing_program, refuse_taken_devices, refuse_taken_ports
+from loadcell.fleet.registry import Claims
+from loadcell.fleet.spec import Launch, Replica, ServicePlan
+from loadcell.testing.fake_host import FakeHost
+
+NONE = {"local": Claims(frozenset(), frozenset())}
+NOBODY = {"local": frozenset[int]()}
+
+
+def plan(*argv: str, port: int = 30005, devices: tuple[int, ...] = (), **how: object) -> ServicePlan:
+    return ServicePlan(Replica("replica-0", 0, "local", port, devices=devices), Launch(argv or ("engine",)), **how)  # type: ignore[arg-type]
+
+
+def use(index: int, *holders: tuple[int, str], used: float | None = 10.0) -> DeviceUse:
+    return DeviceUse(index, "nvidia", "H200", used, 1000.0, holders)
+
+
+def test_a_model_has_to_be_on_every_host() -> None:
+    here, there = FakeHost("a"), FakeHost("b")
+    here.paths.add("/models/m")
+    with pytest.raises(UserError, match=r"fleet\.model = '/models/m'.* host b"):
+        refuse_missing_model("/models/m", {"a": here, "b": there})
+
+
+def test_a_program_is_looked_for_by_path_or_by_name() -> None:
+    host = FakeHost()
+    host.paths.add("/opt/engine")
+    refuse_missing_program([plan("/opt/engine")], {"local": host})
+    refuse_missing_program([plan("engine")], {"local": host})
+    assert host.commands[-1][-1] == "engine"
+    with pytest.raises(UserError, match="'/opt/other' is no program on host local"):
+        refuse_missing_program([plan("/opt/other")], {"local": host})
+    host.answers["/bin/sh"] = Ended(127, "", "")
+    with pytest.raises(UserError, match=r"fleet\.executable"):
+        refuse_missing_program([plan("engine")], {"local": host})
+
+
+def test_a_relative_program_is_looked_for_where_it_will_run() -> None:
+    host = FakeHost()
+    host.paths.add("/work/bin/engine")
+    refuse_missing_program([plan("bin/engine", cwd="/work")], {"local": host})
+
+
+def test_what_comes_before_the_start_is_looked_for_too() -> None:
+    host = FakeHost()
+    refuse_missing_program([plan("engine", before=(Launch(("ray", "--version")),))], {"local": host})
+    assert [command[-1] for command in host.commands] == ["ray", "engine"]
+
+
+@pytest.mark.parametrize(
+    ("holder", "text"),
+    [
+        (PortHolder(30005, 7, "old --serve"), r"taken by process 7 \(old --serve\): stop that"),
+        (PortHolder(30005, 7, "curl", "connection"), r"process 7 \(curl\) as its end of a connection"),
+        (PortHolder(30005, 0, "", "unknown"), "a process that this user cannot see"),
+    ],
+)
+def test_a_taken_port_names_its_holder(holder: PortHolder, text: str) -> None:
+    host = FakeHost()
+    host.holders[30005] = holder
+    with pytest.raises(EnvironmentFailure, match=text):
+        refuse_taken_ports([plan()], {"local": host}, NONE, NOBODY)
+
+
+def test_a_port_that_an_orphan_of_ours_holds_is_no_reason_and_a_rank_needs_none() -> None:
+    host = FakeHost()
+    host.holders[30005] = PortHolder(30005, 7, "engine")
+    refuse_taken_ports([plan()], {"local": host}, NONE, {"local": frozenset({7})})
+    refuse_taken_ports([plan(serves=False)], {"local": host}, NONE, NOBODY)
+
+
+def test_what_another_fleet_has_claimed_and_not_taken_yet() -> None:
+    claimed = {"local": Claims(frozenset({30005}), frozenset({1}))}
+    with pytest.raises(EnvironmentFailure, match="port 30005 on local is taken by another fleet of ours"):
+        refuse_taken_ports([plan()], {"local": FakeHost()}, claimed, NOBODY)
+    with pytest.raises(EnvironmentFailure, match="device 1 on local is taken by another fleet of ours"):
+        refuse_taken_devices([plan(devices=(0, 1))], {"local": None}, claimed)
+
+
+def test_a_device_in_use_names_its_holder() -> None:
+    found = {"local": (use(0), use(1, (4242, "python train.py")), use(2, used=900.0))}
+    refuse_taken_devices([plan(devices=(0,))], found, NONE)
+    with pytest.raises(EnvironmentFailure, match=r"device 1 \(H200\) on local, for replica-0, is in use: process 4242 \(python train.py\)"):
+        refuse_taken_devices([plan(devices=(0, 1))], found, NONE)
+    with pytest.raises(EnvironmentFailure, match="900 MiB in use"):
+        refuse_taken_devices([plan(devices=(2,))], found, NONE)
+    refuse_taken_devices([plan(devices=(0, 1))], {"local": None}, NONE)
