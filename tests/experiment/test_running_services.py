@@ -64,6 +64,14 @@ def test_where_they_are_by_the_records_of_fleet_up(tmp_path: Path) -> None:
     assert running_urls(fleet(port="auto"), registry) == ("http://[::1]:5002", f"{HERE}:5010")
 
 
+def test_two_fleets_of_one_name_are_not_taken_for_one(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    registry.add(entry("replica-0", 1, folder="/a"))
+    registry.add(entry("replica-1", 2, folder="/b"))
+    with pytest.raises(UserError, match="several fleets named exp are up"):
+        running_urls(fleet(port="auto"), registry)
+
+
 def test_where_nobody_can_know_it_is_refused_with_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"give their addresses as \[target\] base_url"):
         running_urls(fleet(port="auto"), Registry(tmp_path))

@@ -30,7 +30,8 @@ class ExperimentView(ExperimentWatcher):
         fleet = ready.spec.fleet
         services = f"{fleet.replicas} × {fleet.engine}" if fleet is not None and ready.run.managed else "services that run already"
         kept = f", {ready.resumed} of them measured before and kept" if ready.resumed else ""
-        self._say(f"loadcell: {ready.spec.name}: {len(ready.cells)} cells{kept}; {services}; folder {ready.folder}")
+        cells = f"{len(ready.cells)} cell{'' if len(ready.cells) == 1 else 's'}"
+        self._say(f"loadcell: {ready.spec.name}: {cells}{kept}; {services}; folder {ready.folder}")
         if ready.run.managed and ready.resumed < len(ready.cells):
             self._say("loadcell: starting the services")
 

@@ -249,6 +249,8 @@ def running_urls(spec: ExperimentSpec, registry: Registry) -> tuple[str, ...]:
         return spec.target.base_url
     assert spec.fleet is not None
     up = [entry for entry in registry.entries() if entry.made_by == "up" and entry.spec_name == spec.name and entry.port is not None]
+    if len({entry.folder for entry in up}) > 1:
+        raise UserError(f"--skip-fleet: several fleets named {spec.name} are up; give the addresses of one as [target] base_url")
     if up:
         ordered = sorted(up, key=lambda entry: (len(entry.service), entry.service))
         return tuple(_url(entry.address or _LOOPBACK, entry.port or 0) for entry in ordered)

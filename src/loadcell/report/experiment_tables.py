@@ -40,7 +40,7 @@ def headline(results: ExperimentResults) -> str:
         number = len(results.fleet.services)
         words.append(f"{number} service{'' if number == 1 else 's'}" + ("" if results.fleet.managed else ", not started by this run"))
     load_s = sum(cell.figures.all.duration_s or 0.0 for cell in cells if cell.figures)
-    return " · ".join([*words, f"{seconds(load_s)} of load"])
+    return " · ".join([*words, *([f"{seconds(load_s)} of load"] if load_s else [])])
 
 
 def overview(results: ExperimentResults) -> Table:
