@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
+RAY_VENV ?= .venv-ray
+RAY ?= ==2.51.1
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-real check format docs lock bench-perf clean
+.PHONY: help setup demo test test-real test-hosts check format docs lock bench-perf clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -33,6 +35,10 @@ test-real: $(READY) ## tests against vLLM's CPU build (about 3.5 GB, installed o
 	test -f $(VLLM_VENV)/tiny-llama/config.json || $(VLLM_VENV)/bin/python tests/real/make_tiny_model.py $(VLLM_VENV)/tiny-llama
 	LOADCELL_VLLM=$(abspath $(VLLM_VENV))/bin/vllm LOADCELL_VLLM_MODEL=$(abspath $(VLLM_VENV))/tiny-llama \
 	  $(BIN)/python -m pytest -m real tests/real $(PYTEST_ARGS)
+
+test-hosts: $(READY) ## tests over three hosts made of network namespaces, each with an sshd (needs root)
+	-test -x $(RAY_VENV)/bin/ray || { timeout 120 $(PYTHON) -m venv $(RAY_VENV) && timeout 120 $(RAY_VENV)/bin/python -m pip install --quiet "ray$(RAY)"; }
+	LOADCELL_RAY=$(abspath $(RAY_VENV))/bin/ray $(BIN)/python -m pytest -n 0 -m hosts tests/hosts $(PYTEST_ARGS)
 
 check: $(READY) ## style, types, import contracts, and documents that are made from the code
 	$(BIN)/ruff check .
@@ -60,4 +66,4 @@ lock: $(READY) ## resolve requirements-dev.lock anew
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --output-file requirements-dev.lock pyproject.toml
 
 clean: ## what was made, except runs
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build src/loadcell/client/_drain.*.so
+	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build src/loadcell/client/_drain.*.so
