@@ -75,6 +75,11 @@ def test_one_look_without_an_answer_is_nothing_two_are_an_event_said_once() -> N
     assert kinds(look(HEAD), None, None, None, look(HEAD)) == [[], ["host unreachable"], [], ["host reachable"]]
 
 
+def test_a_host_that_was_waited_for_is_unreachable_at_once() -> None:
+    sighting, _ = observe(Sighting(), look(HEAD))
+    assert [finding.kind for finding in observe(sighting, None, waited=True)[1]] == ["host unreachable"]
+
+
 def test_a_member_lost_while_the_host_was_away_is_noticed() -> None:
     assert kinds(look(HEAD, CHILD), None, None, look(HEAD))[-1] == ["host reachable", "member_lost"]
 

@@ -76,12 +76,15 @@ def exit_text(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def observe(before: Sighting, look: Look | None, *, lasting: bool = False) -> tuple[Sighting, tuple[Finding, ...]]:
-    """What has changed. `look` null: its host did not answer. `lasting`: all that is seen now is meant to stay (the first look of a load)."""
+def observe(before: Sighting, look: Look | None, *, lasting: bool = False, waited: bool = False) -> tuple[Sighting, tuple[Finding, ...]]:
+    """What has changed. `look` null: its host did not answer; `waited`: for seconds, which is no moment's trouble any more.
+
+    `lasting`: all that is seen now is meant to stay (the first look of a load).
+    """
     if before.ended:
         return before, ()
     if look is None:
-        return _missed(before)
+        return _missed(before, UNREACHABLE_LOOKS if waited else 1)
     findings = [Finding("host reachable", "its host answers again")] if before.unreachable else []
     if has_ended(look):
         return Sighting(ended=True), (*findings, Finding("died", exit_text(look.exit_code)))
@@ -109,9 +112,9 @@ def _aged(before: Sighting, here: Iterable[Member], lasting: bool) -> dict[tuple
     return members
 
 
-def _missed(before: Sighting) -> tuple[Sighting, tuple[Finding, ...]]:
+def _missed(before: Sighting, looks: int) -> tuple[Sighting, tuple[Finding, ...]]:
     """One look without an answer is a moment; two are an event. What was known of its members is kept."""
-    misses = before.misses + 1
+    misses = before.misses + looks
     cut = misses >= UNREACHABLE_LOOKS
     now = Sighting(before.members, misses, hung=before.hung, unreachable=cut)
     return now, (Finding("host unreachable", "its host does not answer"),) if cut and not before.unreachable else ()

@@ -21,6 +21,7 @@ from loadcell.fleet.spec import Launch, ServicePlan
 from loadcell.fleet.stopping import stop_group
 
 LOOK_EVERY_NS: Final = NS_PER_S // 5
+_WAITED_NS: Final = 5 * NS_PER_S
 _RELEASE_NS: Final = 5 * NS_PER_S
 _BEFORE_TIMEOUT_S: Final = 300.0
 _AFTER_TIMEOUT_S: Final = 60.0
@@ -160,11 +161,13 @@ class Service:
         if self.group is None or self.state not in ("ready", "serving", "failed"):
             return ()
         look: Look | None
+        began_ns = self._clock.now_ns()
         try:
             look = self.host.look(self.group)
         except HostUnreachable:
             look = None
-        self._sighting, findings = observe(self._sighting, look, lasting=lasting)
+        waited = self._clock.now_ns() - began_ns >= _WAITED_NS
+        self._sighting, findings = observe(self._sighting, look, lasting=lasting, waited=waited)
         for finding in findings:
             if finding.kind in FATAL and self.state in ("ready", "serving"):
                 self.cause = self._explained(finding)
