@@ -5,7 +5,6 @@ result = loadcell.bench(base_url=["http://127.0.0.1:8000"], concurrency=32, num_
 result.summary.verdict, result.columns()["ttft_ms"]
 """
 
-import contextlib
 import os
 import time
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from msgspec import Struct
 
 from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
 from loadcell.experiment.measure import measure
-from loadcell.experiment.new_folder import RUNS, new_folder
+from loadcell.experiment.new_folder import new_folder, take_back
 from loadcell.load.runner import Run, Watcher
 from loadcell.load.signals import catching, leave
 from loadcell.output import OutputSpec
@@ -89,7 +88,7 @@ def _run_and_report(run: Run, scenario: Scenario, output: OutputSpec, folder: Pa
     try:
         measured = measure(run.execute, folder, output.metric_percentiles)
     finally:
-        _remove_if_empty(folder)
+        take_back(folder)  # a run that never began leaves none behind
     from loadcell.metrics.exitcode import exit_code
 
     failures = list(_exports(scenario, output, measured.facts, measured.log))
@@ -130,11 +129,3 @@ def _refuse_early(scenario: Scenario, output: OutputSpec) -> None:
         refuse_existing(path, "--result-filename", "choose another, or --append-result to add to it")
     if not scenario.target.base_urls:
         raise UserError("--base-url: no endpoint is given")
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """A run that never began leaves no folder behind."""
-    with contextlib.suppress(OSError):  # it holds a run, or its parent holds others
-        folder.rmdir()
-        if folder.parent == Path(RUNS):
-            folder.parent.rmdir()

@@ -1,5 +1,6 @@
 """A name -> a new, empty folder for what a command leaves behind: `runs/<time>-<name>`, or the one that was asked for."""
 
+import contextlib
 import re
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +30,14 @@ def new_folder(output_dir: str | None, name: str) -> Path:
             except FileExistsError:
                 continue
     raise EnvironmentFailure(f"{RUNS}/{stem}: no free folder name; use --output-dir")
+
+
+def take_back(folder: Path) -> None:
+    """Remove a folder that stayed empty, and `runs/` where it holds nothing else."""
+    with contextlib.suppress(OSError):  # it holds a run, or its parent holds others
+        folder.rmdir()
+        if folder.parent == Path(RUNS):
+            folder.parent.rmdir()
 
 
 def _made(folder: Path, *, exist_ok: bool) -> Path:

@@ -17,7 +17,7 @@ from loadcell.experiment import matrix
 from loadcell.experiment.cell_run import scenario_of
 from loadcell.experiment.folder import COPY, SPEC, STATE, RunFolder
 from loadcell.experiment.matrix import Cell
-from loadcell.experiment.new_folder import new_folder
+from loadcell.experiment.new_folder import new_folder, take_back
 from loadcell.experiment.read import read_experiment
 from loadcell.experiment.results import PlannedCell
 from loadcell.experiment.run import ExperimentRun, ExperimentWatcher, Setting, now_text
@@ -88,7 +88,7 @@ def _remove(folder: Path) -> None:
     for file in folder.iterdir():
         if file.is_file():
             file.unlink()
-    folder.rmdir()
+    take_back(folder)
 
 
 def _as_before(asked: Asked, folder: RunFolder) -> Asked:
