@@ -89,23 +89,30 @@ class Drain:
         self._epoll.close()
 
     def wait(self, until_ns: int) -> None:
-        """Sleep to the earlier of `until_ns` and the tick, then read what has come. Without a tick: to the first event."""
-        now = time.monotonic_ns()
+        """Sleep to the earlier of `until_ns` and the tick, then read what has come; again, as long as that was tokens of streams and nothing
+        that the caller has to act on. Without a tick: to the first event.
+        """
         self.late_ns = 0
-        if self.tick_ns and not self.impatient:
-            target = min(until_ns, self._next_tick)
-            if target > now:
-                time.sleep((target - now) / NS_PER_S)
-                now = time.monotonic_ns()
-                self.late_ns = now - target
-            if now < self._next_tick:
+        now = time.monotonic_ns()
+        while True:
+            ticking = self.tick_ns and not self.impatient
+            if ticking:
+                target = min(until_ns, self._next_tick)
+                if target > now:
+                    time.sleep((target - now) / NS_PER_S)
+                    now = time.monotonic_ns()
+                    self.late_ns = max(self.late_ns, now - target)
+                if now < self._next_tick:
+                    return
+                self._next_tick = max(self._next_tick + self.tick_ns, now)
+            elif until_ns > now:
+                # epoll_wait counts whole milliseconds; select on the epoll's own descriptor takes microseconds.
+                select.select([self._epoll], [], [], (until_ns - now) / NS_PER_S)
+                self.late_ns = max(self.late_ns, time.monotonic_ns() - until_ns)
+            only_tokens = self._drain()
+            now = time.monotonic_ns()
+            if not (only_tokens and ticking) or self.finished or self.backlog or now >= until_ns:
                 return
-            self._next_tick = max(self._next_tick + self.tick_ns, now)
-        elif until_ns > now:
-            # epoll_wait counts whole milliseconds; select on the epoll's own descriptor takes microseconds.
-            select.select([self._epoll], [], [], (until_ns - now) / NS_PER_S)
-            self.late_ns = max(0, time.monotonic_ns() - until_ns)
-        self._drain()
 
     def stamp(self, ancillary: list[tuple[int, int, bytes]]) -> tuple[int, bool]:
         """(arrival on the monotonic clock, whether it is the kernel's), for a read outside the hot path."""
@@ -119,7 +126,8 @@ class Drain:
         self.clock_reads += 1
         return now, False
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
+        """Read what is there. Whether that was nothing but parts of streams."""
         began = self._look_at_clocks()
         self.polls += 1
         ready, reads, clock_reads, rest = self._sweep(self._epoll, self.hot, self._polled_ns, self._offset_ns)
@@ -144,6 +152,7 @@ class Drain:
         self.kernel_reads += reads - clock_reads
         self._reads += ready
         self._tidy(big, began)
+        return not rest
 
     def _look_at_clocks(self) -> int:
         """Where the wall clock, which the kernel stamps with, stands against ours; the time. A machine's host may step it many times a second:
