@@ -45,6 +45,14 @@ def test_head_and_headless_worker() -> None:
     assert (worker.name, worker.serves, worker.base_url) == ("replica-0.rank-1", False, None)
 
 
+def test_the_port_where_ranks_meet_is_the_heads_to_check() -> None:
+    assert [plan.meets for plan in plans(service())] == [((13345, "fleet.multi_host.data_parallel_rpc_port"),), ()]
+    assert [plan.meets for plan in plans(service(kind="ray", multi={"tensor_parallel_size": 2}))] == [
+        ((6379, "fleet.multi_host.ray_port"),),
+        (),
+    ]
+
+
 def test_each_rank_talks_over_its_own_interface() -> None:
     head, worker = plans(service(env={"HCCL_BUFFSIZE": "1024", "TP_SOCKET_IFNAME": "bond0"}))
     assert {name: value for name, value in worker.launch.env.items() if name != "ASCEND_RT_VISIBLE_DEVICES"} == {
@@ -98,6 +106,7 @@ def test_how_it_divides(multi: dict[str, Any], args: dict[str, Any], expected: t
         ({"kind": "ray", "multi": {"tensor_parallel_size": 3}}, "do not divide over 2 hosts"),
         ({"kind": "ray", "multi": {"tensor_parallel_size": 32}}, "takes 16 devices per host"),
         ({"kind": "ray", "multi": {"data_parallel_size": 2}}, "data_parallel_size = 2"),
+        ({"kind": "ray", "multi": {"ray_port": 16379}}, "ray_port = 16379"),
     ],
     ids=str,
 )

@@ -5,7 +5,8 @@ its ranks. The head must not be given `--data-parallel-start-rank`: vLLM takes t
 
 Ray: a node per host, then an engine on the head that spreads over them. Each node is started with `--block`, as a process of our group, and
 ends with the group: `ray stop` is never used, because it ends every Ray process of this user on the host, whoever started it. On the head the
-engine and Ray's node share a group, and when the node ends the engine is ended. Untried on accelerators.
+engine and Ray's node share a group, and when the node ends the engine is ended. Tried with Ray 2.60 around the simulated engine: all processes of
+a node stay in its session. On accelerators untried.
 """
 
 from typing import Final
@@ -27,6 +28,9 @@ ray=$1; head=$2; own=$3
 until "$ray" health-check --address "$head" >/dev/null 2>&1; do sleep 1; done
 exec "$ray" start "--address=$head" "--node-ip-address=$own" --disable-usage-stats --block
 """
+_RAY_WORKERS: Final = range(10002, 20000)
+_RAY_ENDS: Final = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
+"""Asked to end, a node would wait 30 s for its requests to move to other nodes; the whole cluster ends with it."""
 
 
 class Shape(Struct, frozen=True):
@@ -71,6 +75,8 @@ def shape(spec: FleetSpec, multi: MultiHostSpec) -> Shape:
 def _over_ray(multi: MultiHostSpec, hosts: int, tensor: int, pipeline: int, data: int | None) -> Shape:
     if data not in (None, 1):
         raise UserError(f'fleet.multi_host.data_parallel_size = {data}: kind = "ray" is for tensor and pipeline parallel')
+    if multi.ray_port in _RAY_WORKERS:
+        raise UserError(f"fleet.multi_host.ray_port = {multi.ray_port}: Ray keeps 10002 to 19999 for its workers: choose another")
     world = tensor * pipeline
     if world % hosts:
         raise UserError(
@@ -126,9 +132,10 @@ def over_ray(multi: MultiHostSpec, replica: Replica, engine: Launch) -> Launch:
     head = replica.head_address or replica.address
     if replica.rank > 0:
         own = replica.nic_address or replica.address
-        return Launch(("/bin/sh", "-c", _WORKER, "ray-worker", multi.ray_executable, f"{head}:{multi.ray_port}", own), engine.env)
+        node = ("/bin/sh", "-c", _WORKER, "ray-worker", multi.ray_executable, f"{head}:{multi.ray_port}", own)
+        return Launch(node, _RAY_ENDS | engine.env)
     words = ("/bin/sh", "-c", _HEAD, "ray-head", multi.ray_executable, head, str(multi.ray_port), *engine.argv)
-    return Launch(words, {"RAY_ADDRESS": f"{head}:{multi.ray_port}"} | engine.env, engine.files, engine.cwd)
+    return Launch(words, {"RAY_ADDRESS": f"{head}:{multi.ray_port}"} | _RAY_ENDS | engine.env, engine.files, engine.cwd)
 
 
 def network_variables(replica: Replica, vendor: str) -> dict[str, str]:

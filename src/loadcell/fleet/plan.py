@@ -274,9 +274,13 @@ def _service(spec: FleetSpec, engine: Engine, replica: Replica, vendor: str) -> 
     launch = engine.launch(spec, replica)
     multi = spec.multi_host
     before: tuple[Launch, ...] = ()
+    meets: tuple[tuple[int, str], ...] = ()
     if multi is not None and multi.kind == "ray":
         launch = over_ray(multi, replica, launch)
         before = (Launch((multi.ray_executable, "--version")),)
+        meets = ((multi.ray_port, "fleet.multi_host.ray_port"),)
+    elif multi is not None:
+        meets = ((multi.data_parallel_rpc_port, "fleet.multi_host.data_parallel_rpc_port"),)
     devices = variable(vendor, replica.devices) if engine.devices_by != "config" else {}
     for name in VARIABLES.values():
         if replica.devices and name in spec.env:
@@ -286,7 +290,7 @@ def _service(spec: FleetSpec, engine: Engine, replica: Replica, vendor: str) -> 
     launch = msgspec.structs.replace(launch, env=launch.env | network | own | devices)
     serves = replica.rank == 0
     url = _url(spec, replica) if serves else None
-    return ServicePlan(replica, launch, serves, url, spec.cwd or launch.cwd, before)
+    return ServicePlan(replica, launch, serves, url, spec.cwd or launch.cwd, before, meets=meets if serves else ())
 
 
 def _url(spec: FleetSpec, replica: Replica) -> str:

@@ -10,7 +10,7 @@ from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.fleet.devices import in_use
 from loadcell.fleet.hosts.host import DeviceUse, Host
 from loadcell.fleet.registry import Claims
-from loadcell.fleet.spec import ServicePlan
+from loadcell.fleet.spec import Replica, ServicePlan
 
 _NOT_FOUND = 127
 
@@ -55,16 +55,22 @@ def refuse_taken_ports(
                 f'port {replica.port} on {replica.host} is taken by another fleet of ours: stop it, or use port = "auto"'
             )
         host = hosts[replica.host]
-        if host.bindable(replica.bind, replica.port):
-            continue
-        holder = host.port_holder(replica.port)
-        if holder is not None and holder.pid in ours[replica.host]:
-            continue
-        whose = f"process {holder.pid} ({holder.command})" if holder is not None and holder.pid else "a process that this user cannot see"
-        how = " as its end of a connection" if holder is not None and holder.kind == "connection" else ""
-        raise EnvironmentFailure(
-            f"port {replica.port} on {replica.host}, for {replica.name}, is taken by {whose}{how}: stop that, or choose another fleet.port"
-        )
+        _refuse_taken(host, replica, replica.bind, replica.port, "fleet.port", ours[replica.host])
+        for port, key in plan.meets:
+            _refuse_taken(host, replica, replica.head_address or replica.bind, port, key, ours[replica.host])
+
+
+def _refuse_taken(host: Host, replica: Replica, address: str, port: int, key: str, ours: frozenset[int]) -> None:
+    if host.bindable(address, port):
+        return
+    holder = host.port_holder(port)
+    if holder is not None and holder.pid in ours:
+        return
+    whose = f"process {holder.pid} ({holder.command})" if holder is not None and holder.pid else "a process that this user cannot see"
+    how = " as its end of a connection" if holder is not None and holder.kind == "connection" else ""
+    raise EnvironmentFailure(
+        f"port {port} on {replica.host}, for {replica.name}, is taken by {whose}{how}: stop that, or choose another {key}"
+    )
 
 
 def refuse_taken_devices(

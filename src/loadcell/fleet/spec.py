@@ -150,7 +150,7 @@ class Launch(Struct, frozen=True):
 
 class ServicePlan(Struct, frozen=True):
     """One process group to start. `serves`: it answers requests at `base_url` (a headless rank does not). `before`, `after`: commands
-    run on its host before its start and after its end (Ray).
+    run on its host before its start and after its end. `meets`: (port, the key that gives it) where the head's ranks find each other.
     """
 
     replica: Replica
@@ -160,6 +160,7 @@ class ServicePlan(Struct, frozen=True):
     cwd: str | None = None
     before: tuple[Launch, ...] = ()
     after: tuple[Launch, ...] = ()
+    meets: tuple[tuple[int, str], ...] = ()
 
     @property
     def name(self) -> str:
