@@ -91,3 +91,10 @@ def test_a_device_in_use_names_its_holder() -> None:
     with pytest.raises(EnvironmentFailure, match="900 MiB in use"):
         refuse_taken_devices([plan(devices=(2,))], found, NONE)
     refuse_taken_devices([plan(devices=(0, 1))], {"local": None}, NONE)
+
+
+def test_the_port_where_ranks_meet_has_to_be_free_too() -> None:
+    host = FakeHost()
+    host.holders[6379] = PortHolder(6379, 9, "gcs_server")
+    with pytest.raises(EnvironmentFailure, match=r"port 6379 .* process 9 \(gcs_server\).*fleet\.multi_host\.ray_port"):
+        refuse_taken_ports([plan(meets=((6379, "fleet.multi_host.ray_port"),))], {"local": host}, NONE, NOBODY)

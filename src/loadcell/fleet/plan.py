@@ -150,6 +150,8 @@ def _each(spec: FleetSpec, engine: Engine, pools: Mapping[str, Pool]) -> int:
                 "as in devices = [0, 1, 2, 3]"
             )
         return spec.devices_per_replica
+    if engine.devices_by == "config" and spec.replicas > 1:
+        raise UserError("fleet.devices_per_replica is missing: without it every replica would take the devices of its configuration file")
     if not any(pool.devices or pool.busy for pool in pools.values()):
         return 0
     if needed is not None:

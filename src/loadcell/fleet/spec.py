@@ -78,7 +78,8 @@ class FleetSpec(Struct, frozen=True, forbid_unknown_fields=True):
     `args`: words as they are, or a table of the engine's options: `tensor-parallel-size = 2`, `enable-x = true`, a table value becomes JSON.
     `devices`: the pool to take from (`[0, 1, 2, 3]`), or one list per replica (`[[0, 1], [2, 3]]`); null: all that are found.
     `port`: the first one, the others follow; `auto`: free ones. `cpus`: CPUs for the services here; `apart` leaves the last one to the client.
-    `command`: the argv template of engine `command`; `executable`: instead of the engine's usual program.
+    `command`: the argv template of engine `command`. In it, in `args` and in `env` stand `{port}`, `{host}`, `{address}`, `{model}`,
+    `{devices}`, `{name}`, `{index}`, `{rank}` and `{folder}` for what the replica has; `executable`: instead of the engine's usual program.
     `config_file` and `config`: for engines that read a JSON file; dotted path -> value, set in a copy.
     """
 

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from loadcell.errors import UserError
 from loadcell.fleet.command_line import fill_args, number, without, words
-from loadcell.fleet.engines.vllm import refuse_ours
+from loadcell.fleet.engines.vllm import refuse_ours, refuse_two_names
 from loadcell.fleet.engines.words import ARGPARSE, DRIVER, MODEL_HUB, PORT_TAKEN, TORCH_OUT_OF_MEMORY, patterns
 from loadcell.fleet.naming import local_path, placeholders, program
 from loadcell.fleet.spec import FleetSpec, Launch, LogPattern, Replica, Tunable
@@ -82,6 +82,7 @@ class Sglang:
         if not spec.model:
             raise UserError('fleet.model is missing: the folder of the model, or its name on the hub, as in model = "/data/models/…"')
         refuse_ours(spec.args, _OURS)
+        refuse_two_names(spec)
         if spec.config or spec.config_file:
             raise UserError('fleet.config and config_file are for engine "mindie": options of SGLang go into [fleet.args]')
 

@@ -8,8 +8,8 @@ import sys
 from typing import Final, Literal
 
 from loadcell.errors import UserError
-from loadcell.fleet.command_line import fill_args, number, option, without, words
-from loadcell.fleet.engines.vllm import DATA, PATTERNS, PIPELINE, TENSOR, refuse_ours
+from loadcell.fleet.command_line import fill_args, number, without, words
+from loadcell.fleet.engines.vllm import DATA, PATTERNS, PIPELINE, TENSOR, refuse_ours, refuse_two_names
 from loadcell.fleet.engines.words import patterns
 from loadcell.fleet.multihost import data_parallel_words, shape
 from loadcell.fleet.naming import placeholders, program
@@ -48,6 +48,7 @@ class Simulated:
 
     def check(self, spec: FleetSpec) -> None:
         refuse_ours(spec.args, _OURS)
+        refuse_two_names(spec)
         if spec.config or spec.config_file:
             raise UserError('fleet.config and config_file are for engine "mindie": options of the simulated engine go into [fleet.args]')
 
@@ -59,8 +60,7 @@ class Simulated:
         args = fill_args(without(spec.args, "host"), placeholders(spec, replica), _TEMPLATED)
         named: tuple[str, ...] = ("--host", replica.bind, "--port", str(replica.port)) if replica.rank == 0 else ()
         named += ("--model", spec.model) if spec.model else ()
-        if spec.served_model_name and option(args, "served-model-name") is None:
-            named += ("--served-model-name", spec.served_model_name)
+        named += ("--served-model-name", spec.served_model_name) if spec.served_model_name else ()
         if spec.multi_host is not None:
             args = without(args, *TENSOR, *PIPELINE, *DATA)
             named += _distributed(spec, spec.multi_host, replica)

@@ -129,6 +129,7 @@ class Vllm:
         if not spec.model:
             raise UserError('fleet.model is missing: the folder of the model, or its name on the hub, as in model = "/data/models/…"')
         refuse_ours(spec.args, _OURS)
+        refuse_two_names(spec)
         if spec.config or spec.config_file:
             raise UserError('fleet.config and config_file are for engine "mindie": options of vLLM go into [fleet.args]')
         number(spec.args, *TENSOR), number(spec.args, *PIPELINE), number(spec.args, *DATA)
@@ -156,6 +157,11 @@ class Vllm:
 
     def tunables(self) -> tuple[Tunable, ...]:
         return TUNABLES
+
+
+def refuse_two_names(spec: FleetSpec) -> None:
+    if spec.served_model_name and option(spec.args, "served-model-name") is not None:
+        raise UserError("fleet.served_model_name and fleet.args.served-model-name: give one of them")
 
 
 def refuse_ours(args: Args, ours: dict[str, str]) -> None:
