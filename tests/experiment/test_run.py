@@ -1,12 +1,16 @@
 """The matrix over simulated engines: results, failures that end nothing, signals, disks; over played services: what is asked of a fleet, and when."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -66,6 +70,40 @@ def test_a_matrix_leaves_results_reports_records_and_raw_outputs(tmp_path: Path,
 def test_purity_of_each_cell_is_told(tmp_path: Path, urls: list[str]) -> None:
     results = run(tmp_path, text(urls, ROWS))
     assert [(cell.purity.state, cell.purity.counted, cell.purity.sent) for cell in results.cells if cell.purity] == [("pure", 6, 6)] * 2
+
+
+@contextmanager
+def saying_hello(url: str, every_s: float) -> Iterator[list[int]]:
+    """Somebody else, who asks for tokens now and then, as a health probe that infers does."""
+    body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}).encode()
+    over, sent = threading.Event(), [0]
+
+    def ask() -> None:
+        while not over.wait(every_s):
+            request = urllib.request.Request(f"{url}/v1/chat/completions", body, {"Content-Type": "application/json"})
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5) as answer:
+                answer.read()
+            sent[0] += 1
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_somebody_else_s_requests_are_counted_and_their_rate_is_told(tmp_path: Path, urls: list[str]) -> None:
+    rows = "[[scenario]]\nname = 'c1'\nconcurrency = 1\nnum-prompts = 40\noutput-len = 40\n"
+    with saying_hello(urls[0], 0.2) as sent:
+        results = run(tmp_path, text(urls, rows))
+    (cell,) = results.cells
+    assert cell.purity is not None
+    assert (cell.verdict, cell.purity.state, [reason.rule for reason in cell.reasons]) == ("suspect", "foreign", ["foreign_requests"])
+    assert 1 <= (cell.purity.foreign or 0) <= sent[0]
+    assert 2 < (cell.purity.foreign_per_s or 0) < 8
+    assert "somebody else loaded the services during the run: " in (tmp_path / "run" / "report.md").read_text()
 
 
 def test_a_scenario_that_fails_is_recorded_with_its_cause_and_the_rest_goes_on(tmp_path: Path, urls: list[str]) -> None:

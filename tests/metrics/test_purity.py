@@ -126,3 +126,10 @@ def test_a_missing_scrape_is_unknown() -> None:
     assert purity_facts(None, parse_metrics(VLLM), settled=True).before is None
     assert prefix_cache_facts(None, parse_metrics(VLLM)) is None
     assert purity_facts(None, None, settled=False) == PurityFacts()
+
+
+def test_the_rate_of_foreign_requests_is_over_the_time_between_the_scrapes() -> None:
+    known = PurityFacts(**(KNOWN | {"seconds": 4.0}))
+    assert judge_purity("h:1", known, SentAttempts(sent=90)).foreign_per_s == 2.5
+    assert judge_purity("h:1", known, SentAttempts(sent=100)).foreign_per_s is None
+    assert judge_purity("h:1", PurityFacts(**KNOWN), SentAttempts(sent=90)).foreign_per_s is None

@@ -78,15 +78,18 @@ def purity(**changes: Any) -> Purity:
     ("endpoints", "expected"),
     [
         ([purity(), purity()], ("pure", 20, 20, 0, None)),
-        ([purity(), purity(state="foreign", counted=14, foreign=4)], ("foreign", 24, 20, 4, 2.0)),
+        ([purity(), purity(state="foreign", counted=14, foreign=4, foreign_per_s=2.0)], ("foreign", 24, 20, 4, 2.0)),
         ([purity(), purity(state="unknown", counted=None, sent=None, foreign=None)], ("unknown", None, None, None, None)),
-        ([purity(state="foreign", counted=11, foreign=1), purity(state="unknown", foreign=None)], ("foreign", 21, 20, 1, 0.5)),
+        (
+            [purity(state="foreign", counted=11, foreign=1, foreign_per_s=0.5), purity(state="unknown", foreign=None)],
+            ("foreign", 21, 20, 1, 0.5),
+        ),
     ],
 )
 def test_purity_of_a_cell_is_known_only_where_every_part_is_and_foreign_where_any_is(
     endpoints: list[Purity], expected: tuple[Any, ...]
 ) -> None:
-    found = cell_purity(endpoints, 2.0)
+    found = cell_purity(endpoints)
     assert isinstance(found, CellPurity)
     assert (found.state, found.counted, found.sent, found.foreign, found.foreign_per_s) == expected
 
@@ -117,7 +120,10 @@ def test_the_report_opens_with_the_verdict_and_the_reasons_shared_by_cells(summa
     one = measured_cell(BLANK, summary)
     text = render(results(one, replace(one, name="c2", scenario="c2")))
     assert text.startswith("# SUSPECT: exp\n\n2 of 2 measured to their end · limits: 0 met, 2 missed")
-    assert "- c1: SUSPECT failures: 2 of 4 failed, and a service that refuses work looks faster: read no latency without this (the same in c2)" in text
+    assert (
+        "- c1: SUSPECT failures: 2 of 4 failed, and a service that refuses work looks faster: read no latency without this (the same in c2)"
+        in text
+    )
     for heading in ("Scenarios", "TTFT", "TPOT", "E2E", "Endpoints", "Limits"):
         assert f"\n## {heading}\n" in text
     assert "| c1 | ttft p95 &lt;= 100ms | 195.0 ms † | MISSED | 2 |" in text

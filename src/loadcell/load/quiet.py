@@ -4,7 +4,9 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from loadcell.clock import Clock
+from msgspec.structs import replace
+
+from loadcell.clock import NS_PER_S, Clock
 from loadcell.metrics.exposition import Scrape, parse_metrics, prefix_cache_facts, purity_facts
 from loadcell.metrics.facts import PrefixCacheFacts, PurityFacts
 from loadcell.probe import ask_all, scrape
@@ -25,11 +27,13 @@ class QuietScrapes:
         self._endpoints, self._headers, self._tls = list(endpoints), list(headers), tls
         self._texts: list[str | None] = [None] * len(self._endpoints)
         self._thread: threading.Thread | None = None
+        self._began_ns = 0
         self._hurried = threading.Event()
         self.sent = 0
 
-    def begin(self) -> None:
+    def begin(self, clock: Clock) -> None:
         """Scrape all at once, while other preparations go on."""
+        self._began_ns = clock.now_ns()
         self._thread = threading.Thread(target=self._first, name="scrape", daemon=True)
         self._thread.start()
 
@@ -61,10 +65,11 @@ class QuietScrapes:
                 break
             if not all(settled.values()):
                 clock.sleep_until(clock.now_ns() + _PAUSE_NS)
+        seconds = (clock.now_ns() - self._began_ns) / NS_PER_S
         purity, caches = {}, {}
         for endpoint, before in zip(self._endpoints, befores, strict=True):
             after = last.get(endpoint.name)
-            purity[endpoint.name] = purity_facts(before, after, settled.get(endpoint.name, False))
+            purity[endpoint.name] = replace(purity_facts(before, after, settled.get(endpoint.name, False)), seconds=seconds)
             cache = prefix_cache_facts(before, after)
             if cache is not None:
                 caches[endpoint.name] = cache

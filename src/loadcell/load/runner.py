@@ -87,7 +87,7 @@ class Run:
             crew = Crew(workers, fds)
             during.callback(crew.dismiss)
             self._scrapes = scrapes = QuietScrapes(target.endpoints, target.headers, target.tls)
-            scrapes.begin()
+            scrapes.begin(self._clock)
             load = cleanup.enter_context(closing_at_end(prepare_load(scenario, target)))
             write_offsets(load.offsets, offsets_fd)
             header = header_of(scenario, self._run_id, journal.origin, target)

@@ -68,6 +68,7 @@ def evidence(
         lost_endpoints=_lost_endpoints(run),
         endpoints_known=run.healthy_at_end is not None,
         foreign=sum(known) if known else None,
+        foreign_per_s=sum(one.foreign_per_s or 0.0 for one in purity) or None,
         purity_unknown=tuple(f"{one.endpoint}: {one.why}" for one in purity if one.state == "unknown"),
         stamps=whole.stamps.kind,
         cpu_share=client.cpu_share_max,

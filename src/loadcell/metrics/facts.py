@@ -62,7 +62,7 @@ class PurityFacts(Struct, frozen=True):
 
     `sent_attempts`: attempts whose bytes left between the scrapes; `aborted_attempts`: those of them that the server may not have counted
     (cancelled, timed out, reset, refused). Both null: they are counted from the records. `settled`: at the second scrape nothing
-    was running or waiting, and the counter stood still. `reset`: the counter began anew in between.
+    was running or waiting, and the counter stood still. `reset`: the counter began anew in between. `seconds`: from one scrape to the other.
     """
 
     before: float | None = None
@@ -72,6 +72,7 @@ class PurityFacts(Struct, frozen=True):
     counter: str | None = None
     settled: bool = False
     reset: bool = False
+    seconds: float | None = None
 
 
 class PrefixCacheFacts(Struct, frozen=True):

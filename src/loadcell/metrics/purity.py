@@ -28,7 +28,8 @@ def judge_purity(endpoint: str, facts: PurityFacts | None, ours: SentAttempts) -
     counted = round(facts.after - facts.before)
     found = Purity(endpoint=endpoint, state="pure", counter=facts.counter, counted=counted, sent=sent, tolerance=aborted, foreign=0)
     if counted > sent:
-        return _as(found, state="foreign", foreign=counted - sent)
+        rate = (counted - sent) / facts.seconds if facts.seconds else None
+        return _as(found, state="foreign", foreign=counted - sent, foreign_per_s=rate)
     if counted < sent - aborted:
         return _as(found, state="unknown", foreign=None, why=f"the server counted {counted} of the {sent} requests that we sent")
     return found

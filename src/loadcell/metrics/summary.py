@@ -203,7 +203,10 @@ class EndpointFigures(Struct, frozen=True):
 
 
 class Purity(Struct, frozen=True):
-    """Generation requests that the server counted against those that we sent. `foreign` null: unknown, `why` says why."""
+    """Generation requests that the server counted against those that we sent. `foreign` null: unknown, `why` says why.
+
+    `foreign_per_s`: over the time between the two scrapes; null where none was foreign, or that time is unknown.
+    """
 
     endpoint: str
     state: Literal["pure", "foreign", "unknown"]
@@ -213,6 +216,7 @@ class Purity(Struct, frozen=True):
     tolerance: int | None = None
     foreign: int | None = None
     why: str | None = None
+    foreign_per_s: float | None = None
 
 
 class SloResult(Struct, frozen=True):

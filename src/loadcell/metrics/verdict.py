@@ -46,6 +46,7 @@ class Evidence(Struct, frozen=True):
     lost_endpoints: tuple[str, ...] = ()
     endpoints_known: bool = False
     foreign: int | None = None
+    foreign_per_s: float | None = None
     purity_unknown: tuple[str, ...] = ()
     stamps: Literal["kernel", "clock"] | None = None
     cpu_share: float | None = None
@@ -166,7 +167,9 @@ def foreign_requests(e: Evidence) -> RuleResult:
     """SUSPECT from one generation request on that the servers counted and we did not send."""
     name, threshold = "foreign_requests", f"fewer than {FOREIGN_REQUESTS}"
     if e.foreign is not None and e.foreign >= FOREIGN_REQUESTS:
-        return _broken(name, "suspect", threshold, str(e.foreign), "somebody else loaded the services during the run")
+        rate = "" if e.foreign_per_s is None else f", about {e.foreign_per_s:.3g} a second"
+        text = f"somebody else loaded the services during the run: {e.foreign} generation requests that are not ours{rate}"
+        return _broken(name, "suspect", threshold, str(e.foreign), text)
     if e.foreign is None or e.purity_unknown:
         why = "; ".join(e.purity_unknown) or "no server counter"
         return _unknown(name, "suspect", threshold, f"purity is unknown: {why}")

@@ -63,7 +63,7 @@ class EndpointPart(Struct, frozen=True):
 
 
 class CellPurity(Struct, frozen=True):
-    """What all services counted in this cell's window against what we sent. `foreign_per_s`: over the cell's duration; null: unknown or none."""
+    """What all services counted in this cell's window against what we sent. `foreign_per_s`: between the scrapes; null: unknown or none."""
 
     state: Literal["pure", "foreign", "unknown"]
     counted: int | None

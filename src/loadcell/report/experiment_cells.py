@@ -27,7 +27,7 @@ def measured_cell(cell: CellResult, summary: Summary) -> CellResult:
         ],
         slos=summary.slos,
         slos_met=all_met(summary.slos),
-        purity=cell_purity(summary.purity, summary.whole.window.duration_s),
+        purity=cell_purity(summary.purity),
     )
 
 
@@ -74,7 +74,7 @@ def all_met(slos: Sequence[SloResult]) -> bool | None:
     return True if slos and all(slo.met for slo in slos) else None
 
 
-def cell_purity(endpoints: Sequence[Purity], duration_s: float | None) -> CellPurity | None:
+def cell_purity(endpoints: Sequence[Purity]) -> CellPurity | None:
     """Over all endpoints: one foreign request at one of them is one; a sum exists only where every part is known."""
     if not endpoints:
         return None
@@ -87,7 +87,7 @@ def cell_purity(endpoints: Sequence[Purity], duration_s: float | None) -> CellPu
         counted=_sum([one.counted for one in endpoints]),
         sent=_sum([one.sent for one in endpoints]),
         foreign=total,
-        foreign_per_s=total / duration_s if total and duration_s else None,
+        foreign_per_s=sum(one.foreign_per_s or 0.0 for one in endpoints) or None,
         endpoints=list(endpoints),
     )
 

@@ -103,7 +103,7 @@ def purity(summary: Summary) -> Table:
             one.state,
             count(one.counted),
             count(one.sent),
-            count(one.foreign),
+            count(one.foreign) + (f" ({rate(one.foreign_per_s)})" if one.foreign_per_s else ""),
             count(one.tolerance),
             " / ".join(count(n) for n in probes.get(one.endpoint, ())) or MISSING,
             one_line(one.why or one.counter or "") or MISSING,
