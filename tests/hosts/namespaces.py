@@ -135,7 +135,7 @@ def _sshd(undo: ExitStack, folder: Path, place: Path, namespace: str, address: s
     (place / "known").write_text(f"{address} {(place / 'host_key.pub').read_text()}")
     (place / "sshd_config").write_text(
         f"ListenAddress {address}\nHostKey {place}/host_key\nAuthorizedKeysFile {place}/authorized\nPidFile none\nStrictModes no\nUsePAM no\n"
-        f"PasswordAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\nMaxStartups 100\nSetEnv HOME={place}/home\n"
+        f"PasswordAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\nClientAliveInterval 2\nClientAliveCountMax 2\nMaxStartups 100\nSetEnv HOME={place}/home\n"
     )
     log = place / "sshd.log"
     ends_with_us = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", namespace]

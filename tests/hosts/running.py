@@ -87,6 +87,8 @@ class Experiment:
 
     def end(self) -> None:
         """Commands that a failed test left: ended as a user would, so that they stop their services."""
+        for machine in self.machines:
+            machine.join()
         for process in self._running:
             if process.poll() is None:
                 process.terminate()
@@ -95,7 +97,7 @@ class Experiment:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.communicate()
-        if self._file.exists() and any((Path(self._environment["XDG_STATE_HOME"]) / "loadcell" / "fleet" / "services").glob("*/*.json")):
+        if self.records():
             for action in ("up", "down"):  # a start stops orphans
                 self.fleet(action)
 
