@@ -87,7 +87,14 @@ def test_a_folder_with_nothing_in_it_is_refused(tmp_path: Path, header: LogHeade
 def test_a_folder_of_raw_outputs_is_held_against_the_limits_that_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw = tmp_path / "raw_outputs"
     raw.mkdir()
-    request = {"request_id": 0, "success": True, "first_token_time_ms": 50.0, "e2e_latency_ms": 90.0, "output_tokens": 3, "target_port": 30005}
+    request = {
+        "request_id": 0,
+        "success": True,
+        "first_token_time_ms": 50.0,
+        "e2e_latency_ms": 90.0,
+        "output_tokens": 3,
+        "target_port": 30005,
+    }
     lines = [request, {"completed": 1, "failed": 0, "duration": 1.0}]
     (raw / "vllm_c1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     report(tmp_path, ["ttft p95 <= 40ms"])
