@@ -87,6 +87,17 @@ def encode_record(record: RequestRecord) -> bytes:
     return _encoder.encode(record) + b"\n"
 
 
+def decode_records(lines: Iterable[bytes]) -> list[RequestRecord]:
+    """Whole lines as `encode_record` made them; those of a part that is still written (its header is no such line). Unreadable ones are skipped."""
+    records = []
+    for line in lines:
+        try:
+            records.append(_unpaced(_record_decoder.decode(line)))
+        except _UNREADABLE:
+            continue
+    return records
+
+
 def _paced(chunk_us: list[int]) -> list[int]:
     """First arrival, first gap, then the differences of gap to gap."""
     return [*chunk_us[:2], *map(sub, chunk_us[2:], chunk_us[1:-1])]

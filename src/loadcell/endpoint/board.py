@@ -50,7 +50,10 @@ class OfEndpoint:
 
 
 class OfWorker:
-    """A worker's own counters. TTFT and TPOT sums are µs, with the number of samples beside them (the rings' write positions too)."""
+    """A worker's own counters. TTFT and TPOT sums are µs, with the number of samples beside them (the rings' write positions too).
+
+    `WAITING`: in flight, and nothing of the answer has come yet.
+    """
 
     DONE: Final = 0
     OK: Final = 1
@@ -64,6 +67,7 @@ class OfWorker:
     TPOT_N: Final = 9
     HEARTBEAT_NS: Final = 10
     STARVED_NS: Final = 11
+    WAITING: Final = 12
 
 
 class PerEndpoint:
@@ -79,7 +83,7 @@ class PerEndpoint:
 
 _FLAGS: Final = 10
 _OF_ENDPOINT: Final = 5
-_OF_WORKER: Final = 12
+_OF_WORKER: Final = 13
 _PER_ENDPOINT: Final = 6
 
 

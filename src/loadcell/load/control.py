@@ -47,6 +47,11 @@ class Control:
         self._scenario, self._endpoints, self._crew, self._board = scenario, endpoints, crew, board
         self._pool, self._journal, self._clock, self._show = pool, journal, clock, show
         self._done: set[int] = set()
+        self._called_off: str | None = None
+
+    def call_off(self, detail: str) -> None:
+        """End the load before its time, at the next turn; what is in flight is cancelled. May be called from another thread."""
+        self._called_off = self._called_off or detail
 
     def await_ready(self) -> None:
         """Return when every worker can start. Raises EnvironmentFailure when one cannot."""
@@ -174,6 +179,8 @@ class Control:
             self._halt("fatal", str(_failure(producer.error)), now)
         if self._journal.failed is not None:
             self._halt("fatal", self._journal.failed, now)
+        if self._called_off is not None:
+            self._halt("called_off", self._called_off, now)
         limit = self._scenario.max_failures
         failed = self._board.total(OfWorker.FAILED)
         if limit is not None and phase == "measure" and failed > limit:

@@ -10,8 +10,18 @@ from loadcell.endpoint.spec import EndpointSpec
 from loadcell.records import Endpoint, Outcome, Phase
 from loadcell.schedule import ScheduleSpec
 
-StopCode = Literal["count", "duration", "max_failures", "interrupt", "terminated", "patience", "fatal", "worker_lost"]
-STOP_CODES: tuple[StopCode, ...] = ("count", "duration", "max_failures", "interrupt", "terminated", "patience", "fatal", "worker_lost")
+StopCode = Literal["count", "duration", "max_failures", "interrupt", "terminated", "patience", "fatal", "worker_lost", "called_off"]
+STOP_CODES: tuple[StopCode, ...] = (
+    "count",
+    "duration",
+    "max_failures",
+    "interrupt",
+    "terminated",
+    "patience",
+    "fatal",
+    "worker_lost",
+    "called_off",
+)
 
 
 class SpoolFds(Struct, frozen=True):

@@ -56,6 +56,13 @@ class Run:
         self._making = Lock()
         self._control: Control | None = None
         self._scrapes: QuietScrapes | None = None
+        self._called_off: str | None = None
+
+    def call_off(self, detail: str) -> None:
+        """End it before its time; it is reported as far as it went. For who watches it, from any thread."""
+        self._called_off = self._called_off or detail
+        if self._control is not None:
+            self._control.call_off(self._called_off)
 
     @property
     def stopped_by_signal(self) -> bool:
@@ -95,6 +102,8 @@ class Run:
             during.enter_context(closing_at_end(journal)).open()
             pool = self._pool(target, board)
             self._control = Control(scenario, target.endpoints, crew, board, pool, journal, self._clock, self._watcher.show)
+            if self._called_off is not None:
+                self._control.call_off(self._called_off)
             self._phases(self._control, board, pool, load, scrapes, warmup, measure)
         purity, caches = scrapes.end(self._clock)
         self._close_log([self._part(worker) for worker in range(workers)], load)

@@ -14,6 +14,8 @@ class Snapshot(Struct, frozen=True):
     `planned` is null when only the duration ends the run; `cap` null when nothing limits the requests in flight.
     `rate_rps` (completions) and `tokens_per_s` cover the last second; the medians the run so far, null before a first sample.
     `endpoints`: (name, health state, requests in flight). `left_s` is null when it cannot be told yet.
+    `dispatched`: requests taken up; `waiting`: those in flight of whose answer nothing has come yet. `silent_s`: for how long requests have been in
+    flight and not one token of any has come.
     """
 
     elapsed_s: float
@@ -30,3 +32,6 @@ class Snapshot(Struct, frozen=True):
     tpot_ms_p50: float | None = None
     endpoints: Sequence[tuple[str, str, int]] = ()
     left_s: float | None = None
+    dispatched: int = 0
+    waiting: int = 0
+    silent_s: float = 0.0

@@ -18,6 +18,7 @@ class Progress:
         self._phase: Phase = "measure"
         self._start_ns = 0
         self._past: deque[tuple[int, int, int]] = deque()
+        self._idle_ns = 0
 
     def begin(self, phase: Phase, start_ns: int) -> None:
         self._phase, self._start_ns = phase, start_ns
@@ -34,6 +35,10 @@ class Progress:
         elapsed_ns = max(0, now_ns - self._start_ns)
         planned = (self._warmup or None) if self._phase == "warmup" else self._schedule.num_prompts
         cap = cap_at(self._schedule, elapsed_ns)
+        in_flight = sum(board.in_flight())
+        if not in_flight:
+            self._idle_ns = now_ns
+        newest_ns = max(map(board.last_token_ns, range(board.n_endpoints)), default=0)
         phase: LoadPhase = "drain" if draining and self._phase == "measure" else self._phase
         return Snapshot(
             elapsed_s=elapsed_ns / NS_PER_S,
@@ -42,7 +47,7 @@ class Progress:
             ok=board.total(OfWorker.OK),
             failed=board.total(OfWorker.FAILED),
             planned=planned,
-            in_flight=sum(board.in_flight()),
+            in_flight=in_flight,
             cap=None if cap == UNLIMITED else cap,
             rate_rps=(done - then_done) / span_s if span_s > 0 else 0.0,
             tokens_per_s=(tokens - then_tokens) / span_s if span_s > 0 else 0.0,
@@ -53,6 +58,9 @@ class Progress:
                 for endpoint, state, in_flight in zip(self._pool.probe_counts(), self._pool.states(), board.in_flight(), strict=True)
             ],
             left_s=None if draining else self._left_s(done, planned, elapsed_ns / NS_PER_S),
+            dispatched=board.total(OfWorker.DISPATCHED),
+            waiting=board.total(OfWorker.WAITING),
+            silent_s=max(0, now_ns - max(self._start_ns, self._idle_ns, newest_ns)) / NS_PER_S,
         )
 
     def _left_s(self, done: int, planned: int | None, elapsed_s: float) -> float | None:

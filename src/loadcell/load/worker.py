@@ -270,6 +270,7 @@ class Worker:
             if newest > block.get_at(PerEndpoint.LAST_TOKEN_NS, endpoint):
                 block.put_at(PerEndpoint.LAST_TOKEN_NS, endpoint, newest)
         block.put(OfWorker.IN_FLIGHT, len(client.active))
+        block.put(OfWorker.WAITING, sum(not (one.stamps or one.output_seen_ns) for one in client.active))
         block.put(OfWorker.HEARTBEAT_NS, now)
         if os.getppid() != self._parent:
             self._orphaned = True

@@ -11,7 +11,7 @@ from msgspec import Struct
 from loadcell.metrics.slo import Slo
 from loadcell.records import Endpoint
 
-StopReason = Literal["count", "duration", "max_failures", "interrupt", "terminated", "patience", "fatal", "worker_lost"]
+StopReason = Literal["count", "duration", "max_failures", "interrupt", "terminated", "patience", "fatal", "worker_lost", "called_off"]
 
 
 class RunIdentity(Struct, frozen=True):
