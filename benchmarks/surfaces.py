@@ -140,22 +140,15 @@ def _figures(workload: Workload, spec: SimSpec, plan: MemoryPlan, cost: StepCost
     bearing = 1 - math.exp(-arriving * math.ceil(prefill / room))
     chunk = min(room, arriving * prefill / bearing)
     seen = workload.prompt + workload.output / 2
+    tokens = decoding * (1 + drafts)
     decode = StepShape(
-        round(decoding * (1 + drafts)),
-        round(decoding),
-        round(decoding),
-        round(decoding * (1 + drafts) * seen),
-        round(decoding * seen),
-        True,
-    )
+        tokens=round(tokens), sequences=round(decoding), outputs=round(decoding), attended=round(tokens * seen), context=round(decoding * seen),
+        decode_only=True,
+    )  # fmt: skip
     mixed = StepShape(
-        round(decode.tokens + chunk),
-        round(decoding + 1),
-        decode.outputs,
-        round(decode.attended + chunk * workload.prompt / 2),
-        round(decode.context + workload.prompt),
-        False,
-    )
+        tokens=round(tokens + chunk), sequences=round(decoding + 1), outputs=round(decoding), decode_only=False,
+        attended=round(tokens * seen + chunk * workload.prompt / 2), context=round(decoding * seen + workload.prompt),
+    )  # fmt: skip
     plain_s, mixed_s = cost.seconds(decode), cost.seconds(mixed)
     step_s = (1 - bearing) * plain_s + bearing * mixed_s
     requests = decoding / steps / step_s

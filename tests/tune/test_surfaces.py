@@ -9,7 +9,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import surfaces
-
 from loadcell.sim.sequence import Sequence
 from loadcell.sim.startup import start_engine
 
