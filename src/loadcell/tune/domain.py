@@ -132,8 +132,12 @@ class Domain:
         assert self.high is not None
         return _mix(self.low, self.high, min(max(unit, 0.0), 1.0), log=self.log)
 
+    def between(self, one: Value, other: Value) -> Value:
+        """The middle of two values of a long range."""
+        return self.snap(self._value_at((self.unit(one) + self.unit(other)) / 2))
+
     def nearest_first(self, value: Value) -> Sequence[Value]:
-        """All values by distance from `value`; of a long range 257 of them."""
+        """All values by distance from `value`; of a long range 65 of them."""
         if self.values:
             here = self.unit(value)
             return sorted(self.values, key=lambda one: abs(self.unit(one) - here))

@@ -261,14 +261,27 @@ class Space:
             name = self._rules[broken[0]][1] if broken is not None else None
             if broken is None or name is None or name not in whole:
                 return None
-            for value in self.domains[name].nearest_first(values[name]):
-                tried = self.complete({**values, name: value})
-                if self._holds(broken[0], tried):
-                    values[name] = value
-                    break
-            else:
+            value = self._moved(name, broken[0], values)
+            if value is None:
                 return None
+            values[name] = value
         return None
+
+    def _moved(self, name: str, rule: int, values: Mapping[str, Value]) -> Value | None:
+        """The nearest value of one parameter that makes a constraint hold: exact in a row, by halving in a long range."""
+        domain, outside = self.domains[name], values[name]
+        inside = next((value for value in domain.nearest_first(outside) if self._holds(rule, name, value, values)), None)
+        if inside is None or domain.values:
+            return inside
+        for _ in range(20):
+            middle = domain.between(outside, inside)
+            if middle in (outside, inside):
+                break
+            if self._holds(rule, name, middle, values):
+                inside = middle
+            else:
+                outside = middle
+        return inside
 
     def _nearest(self, name: str, value: Value | None) -> Value:
         if value is None:
@@ -277,16 +290,17 @@ class Space:
             return self.domains[name].at(_NEUTRAL)
         return value if value == self._by_name[name].default else self.domains[name].snap(value)
 
-    def _holds(self, index: int, whole: Configuration) -> bool:
-        """This constraint, with every derived value of its kind."""
+    def _holds(self, rule: int, name: str, value: Value, values: Mapping[str, Value]) -> bool:
+        """This constraint with one value in place of another, and every derived value of its kind."""
+        known: dict[str, Value] = {**self.constants, **self.complete({**values, name: value})}
         try:
-            if not self._rules[index][0].holds({**self.constants, **whole}):
+            if not self._rules[rule][0].holds(known):
                 return False
         except Unset:
             pass
         except NotComputable:
             return False
-        return all(name not in whole or self._outside(name, whole[name]) is None for name in self._derived)
+        return all(derived not in known or self._outside(derived, known[derived]) is None for derived in self._derived)
 
     def default(self) -> Configuration:
         """What the engine does when nothing is said. Where a default is not known the parameter is absent; it may break a constraint."""
