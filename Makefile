@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
 RAY_VENV ?= .venv-ray
-RAY ?= ==2.51.1
+RAY ?= ==2.60.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?=

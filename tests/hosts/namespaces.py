@@ -2,8 +2,8 @@
 
     with hosts_made(tmp) as (one, two, three): ...     -> HostSpecs, as a person would write them, and the switches of their cables
 
-A bridge in the namespace of the tests joins them. They share this machine's files, clock and boot id; nothing else: no process of one is seen
-in another's /proc. Each one's processes end with its first process, and that ends with us, however we end. What a killed run leaves (names of
+A bridge in the namespace of the tests joins them. They share this machine's files (shared memory excepted), clock and boot id; nothing else: no process
+of one is seen in another's /proc. Each one's processes end with its first process, and that ends with us, however we end. What a killed run leaves (names of
 namespaces, a bridge) is removed by the next. Needs root.
 """
 
@@ -28,6 +28,14 @@ PREFIX = "loadcell"
 NAMES = ("one", "two", "three")
 # A cut is noticed in seconds here; ssh takes the first value that it is given.
 QUICK = ("ServerAliveInterval=1", "ServerAliveCountMax=2", "ConnectTimeout=2")
+
+# What processes of one machine share by files is that machine's alone (Ray's sockets and object stores).
+_FIRST = """
+hostname "$1"
+mkdir -p /tmp/ray
+for folder in /dev/shm /tmp/ray; do mount -t tmpfs tmpfs $folder; done
+exec "$2" -D -e -f "$3"
+"""
 
 
 def missing() -> str | None:
@@ -140,7 +148,7 @@ def _sshd(undo: ExitStack, folder: Path, place: Path, namespace: str, address: s
     log = place / "sshd.log"
     ends_with_us = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", namespace]
     apart = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    run = ["sh", "-c", 'hostname "$1"; exec "$2" -D -e -f "$3"', "machine", name, str(SSHD), str(place / "sshd_config")]
+    run = ["sh", "-ec", _FIRST, "machine", name, str(SSHD), str(place / "sshd_config")]
     with log.open("wb") as said:
         machine = subprocess.Popen([*ends_with_us, *apart, *run], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
     undo.callback(_end, machine)

@@ -54,7 +54,7 @@ class Experiment:
         """`fleet`: lines of [fleet]; the machines are added, and an access log."""
         hosts = "\n".join(machine.toml() for machine in self.machines)
         self._file.write_text(
-            f"name = 'hosts'\n{top}\n[fleet]\nengine = 'simulated'\nmodel = 'm'\nport = 'auto'\nstart-timeout = '60s'\nstop-timeout = '5s'\n{fleet}\n"
+            f"name = 'hosts'\n{top}\n[fleet]\nengine = 'simulated'\nmodel = 'm'\nport = 'auto'\nstart-timeout = '100s'\nstop-timeout = '5s'\n{fleet}\n"
             f"[fleet.args]\n{args}\naccess-log = '{self.log_folder}/{{name}}.jsonl'\n{hosts}\n{bench}\n{scenarios}\n"
         )
 
