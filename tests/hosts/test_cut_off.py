@@ -2,6 +2,7 @@
 
 from .conftest import Machines
 from .running import BENCH, Experiment, until
+from .test_multi_host import FLEET
 
 IMPATIENT = BENCH + "connect-timeout = 2\nidle-timeout = 3\nfirst-byte-timeout = 3\nhealth-timeout = 1\nhealth-max-failures = 2\n"
 TWO = "[[scenario]]\nname = 'first'\nconcurrency = 6\nduration = 12\n[[scenario]]\nname = 'second'\nconcurrency = 6\nnum-prompts = 60\n"
@@ -67,4 +68,28 @@ def test_a_machine_that_is_not_there_at_the_start_is_refused_by_its_name(experim
     assert experiment.run() == 1
     assert "host two cannot be reached" in experiment.err
     assert not any(machine.processes("") for machine in machines)
+    assert experiment.records() == []
+
+
+def test_a_rank_whose_machine_is_cut_off_takes_its_service_with_it(experiment: Experiment, machines: Machines) -> None:
+    """Nothing can be started again without that machine: what is left of the matrix fails with the reason, and ends in time."""
+    experiment.specify(FLEET, TWO, bench=IMPATIENT)
+    run = experiment.begin_run()
+    until(experiment.loading)
+    machines[2].cut()
+    until(lambda: experiment.seen("host unreachable", "replica-0.rank-2"), "the event", 12.0)
+    assert experiment.finish(run) == 1, experiment.err
+    first, second = experiment.cell("first"), experiment.cell("second")
+    assert (first.state, second.state) == ("done", "failed")
+    assert first.verdict in ("suspect", "invalid")
+    assert first.figures is not None
+    assert first.figures.success_rate == 1.0
+    assert "replica-0.rank-2" in (second.cause or ""), second.cause
+    assert any(text.startswith("replica-0.rank-2: not stopped") for text in experiment.results().fleet.leftovers)
+    assert not machines[0].processes("") + machines[1].processes("")
+
+    machines[2].join()
+    experiment.again_in("next")
+    experiment.run("--only", "second")
+    assert experiment.cell("second").state == "done", experiment.err
     assert experiment.records() == []

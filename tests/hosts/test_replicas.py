@@ -40,3 +40,22 @@ def test_ctrl_c_stops_what_runs_on_every_host(experiment: Experiment, machines: 
     assert experiment.finish(run) == 143
     assert not any(machine.processes("") for machine in machines)
     assert experiment.cell("long").state == "interrupted"
+
+
+def test_after_a_kill_of_loadcell_itself_the_next_start_stops_what_is_left_on_every_host(
+    experiment: Experiment, machines: Machines
+) -> None:
+    rows = "[[scenario]]\nname = 'long'\nconcurrency = 3\nduration = 60\n[[scenario]]\nname = 'short'\nconcurrency = 3\nnum-prompts = 30\n"
+    experiment.specify("replicas = 3", rows)
+    run = experiment.begin_run()
+    until(experiment.loading)
+    left = [machine.processes(f"replica-{index}-") for index, machine in enumerate(machines)]
+    run.kill()
+    assert experiment.finish(run) == -9
+    assert [machine.processes(f"replica-{index}-") for index, machine in enumerate(machines)] == left
+    experiment.again_in("next")
+    experiment.run("--only", "short")
+    assert experiment.err.count("is gone: stopped (process ") == 3, experiment.err
+    assert experiment.cell("short").state == "done"
+    assert not any(set(before) & set(machine.processes()) for before, machine in zip(left, machines, strict=True))
+    assert experiment.records() == []
