@@ -1,6 +1,7 @@
-"""What pyproject.toml cannot say for good yet: the part of the client that is compiled, where there is a compiler."""
+"""What pyproject.toml cannot say for good yet: what runs per token is compiled, where there is a compiler."""
 
 from setuptools import Extension, setup
 
-# Optional: without it the client does the same in Python, at more CPU per token.
-setup(ext_modules=[Extension("loadcell.client._drain", ["src/loadcell/client/_drain.c"], optional=True)])
+# Optional: without them the same is done in Python, at more CPU per token.
+COMPILED = ("client/_drain", "wire/_alike")
+setup(ext_modules=[Extension(f"loadcell.{path.replace('/', '.')}", [f"src/loadcell/{path}.c"], optional=True) for path in COMPILED])

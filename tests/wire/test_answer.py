@@ -9,6 +9,8 @@ from loadcell.records import Outcome
 from loadcell.wire.answer import AnswerReader
 from loadcell.wire.verdict import Answer
 
+pytestmark = pytest.mark.usefixtures("take")
+
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 DONE = b"data: [DONE]\n\n"
 

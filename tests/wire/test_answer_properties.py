@@ -4,12 +4,15 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from loadcell.records import Outcome
 from loadcell.wire.answer import AnswerReader
+
+pytestmark = pytest.mark.usefixtures("take")
 
 # What may differ with the reads: when things were seen, and how many events shared a read.
 STAMPS = {"headers_ns", "first_event_ns", "first_token_ns", "first_answer_ns", "last_token_ns", "done_ns", "chunks", "coalesced"}

@@ -8,43 +8,23 @@ from collections.abc import Collection, Sequence
 from typing import Final, Literal
 
 from loadcell.records import Outcome
+from loadcell.wire.alike import TAKE, ChunkStarts, chunk_starts
 from loadcell.wire.http1 import Head, ResponseParser
 from loadcell.wire.openai import MalformedError, decode
 from loadcell.wire.sse import SseEvent, SseParser
 from loadcell.wire.tally import OUTPUT, Tally
-from loadcell.wire.template import learn, strings
+from loadcell.wire.template import learn
 from loadcell.wire.verdict import Answer, Response, judge
 from loadcell.wire.whole import whole_stream
 
 MAX_ERROR_BODY: Final = 65_536
-_MAX_FAST: Final = 8_192
 _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
-
-# By digits of the size (0: as few as it takes), then by total size of a read that is exactly one chunk: the bytes it begins
-# with, chunk size and `data: {` included. There is one such beginning for each, so that one look-up and one comparison
-# replace the parsing of the size.
-_CHUNK_STARTS: Final[dict[int, dict[int, bytes]]] = {}
 
 Sink = Literal["undecided", "sse", "plain", "error"]
 # Where the next read may be taken by the fast path: nowhere, at the beginning of a chunk, at the beginning of an event.
 _GENERAL, _CHUNK, _EVENT = 0, 1, 2
-_NO_TEMPLATE: Final = (b"", b"")
-_UNPRINTABLE: Final = "\n"
 _MOST_LEARNS: Final = 8
 _WORTH_LEARNING: Final = 4
-# Reads that are looked at together: few until there is a template; fewer than `_ENOUGH` are not worth it, and one that differs spoils all.
-_FEW: Final = 3
-_ENOUGH: Final = 24
-_MANY: Final = 64
-
-
-def _chunk_start(size: int, digits: int) -> bytes:
-    """The beginning of a `size`-byte read that is one whole chunk with one `data: {` event; b"" where that is impossible."""
-    for width in (digits,) if digits else range(1, 5):
-        body = size - width - 4
-        if 0 < body < _MAX_FAST and len(b"%0*x" % (width, body)) == width and (digits or len(b"%x" % body) == width):
-            return b"%0*x\r\ndata: {" % (width, body)
-    return b""
 
 
 class AnswerReader:
@@ -87,8 +67,8 @@ class AnswerReader:
         self._sse = SseParser()
         self._sink: Sink = "undecided"
         self._fast = _GENERAL
-        self._starts: dict[int, bytes] = {}
-        self._template = _NO_TEMPLATE
+        self._starts: ChunkStarts = chunk_starts(0)
+        self._template: tuple[bytes, bytes] | None = None
         self._learns = _MOST_LEARNS
         self._learnt_at = 0
         self._closed = False
@@ -150,7 +130,7 @@ class AnswerReader:
         before = len(self.tally.chunks)
         whole = whole_stream(data) if self._http.untouched else None
         if whole is None:
-            self._feed_each((data,), (stamp_ns,))
+            self._feed_all((data,), (stamp_ns,))
         else:
             self._take_whole(*whole, stamp_ns)
         if not kernel:
@@ -201,89 +181,37 @@ class AnswerReader:
         return judge(response, self.tally, ended)
 
     def _feed_all(self, datas: Sequence[bytes], stamps: Sequence[int]) -> None:
+        http, tally = self._http, self.tally
+        take_plain = tally.take_plain
         at, size = 0, len(datas)
         while at < size:
-            learnt = self._template is not _NO_TEMPLATE
-            if size - at < _ENOUGH or self._fast == _EVENT:
-                stop = size
-            else:
-                stop = min(size, at + (_MANY if learnt or not self._learns else _FEW))
-                if learnt and self._fast == _CHUNK:
-                    at += self._take_alike(datas[at:stop], stamps[at:stop])
-            self._feed_each(datas[at:stop], stamps[at:stop])
-            at = stop
-
-    def _take_alike(self, datas: Sequence[bytes], stamps: Sequence[int]) -> int:
-        """Take these reads at once, up to the last that ends as the template does, if each is one event of it; how many were taken."""
-        before, after = self._template
-        count = len(datas)
-        while count and not datas[count - 1].endswith(after):
-            count -= 1  # the end of the answer
-        sizes = [*map(len, datas[:count])]
-        begins: dict[int, int] = {}
-        between: dict[int, bytes] = {}
-        for size in set(sizes):
-            start = self._start_of(size)
-            if not start:
-                return 0
-            begins[size] = len(start) - 1 + len(before)
-            between[size] = b"%b%b%b" % (after, start[:-1], before)
-        end = -len(after)
-        texts = [data[begins[size] : end] for data, size in zip(datas, sizes, strict=False)]
-        expected = [b""] * (2 * count)
-        expected[::2] = map(between.__getitem__, sizes)
-        expected[1::2] = texts
-        # As one: n comparisons of two ends each cost more than putting together what should have come.
-        if b"".join(expected) + after != after + b"".join(datas[:count]):
-            return 0
-        found = strings(texts)
-        if found is None:
-            return 0
-        self.tally.chunks.extend(stamps[:count])
-        self.tally.answers.append(found)
-        return count
-
-    def _feed_each(self, datas: Sequence[bytes], stamps: Sequence[int]) -> None:
-        http, tally = self._http, self.tally
-        take, add_text, add_chunk = tally.take_plain, tally.answers.append, tally.chunks.append
-        before, after = self._template
-        for data, stamp in zip(datas, stamps, strict=True):
-            fast = self._fast
+            fast, template = self._fast, self._template
+            if template is not None and fast == _CHUNK:
+                stop, text = TAKE(datas, at, *template, http.chunk_digits)
+                if stop > at:
+                    tally.chunks.extend(stamps[at:stop])
+                    tally.answers.append(text)
+                    if stop == size:
+                        break
+                    at = stop
+            data, stamp = datas[at], stamps[at]
+            at += 1
             if fast == _CHUNK:
-                start = self._starts.get(len(data))
-                if start is None:
-                    start = self._start_of(len(data))
-                if start and data.startswith(start):
-                    skip = len(start) - 1
-                    if after and data.endswith(after) and data.startswith(before, skip):
-                        raw = data[skip + len(before) : -len(after)]
-                        # No quote, backslash, control character or broken UTF-8: as it stands it is what the JSON string says.
-                        if raw and 34 not in raw and 92 not in raw:
-                            try:
-                                text = raw.decode()
-                            except UnicodeDecodeError:
-                                text = _UNPRINTABLE
-                            if text.isprintable():
-                                add_chunk(stamp)
-                                add_text(text)
-                                continue
-                    if data.endswith(b"}\n\n\r\n") and (taken := take(data[skip:-4], stamp)):
+                start = self._starts[len(data)]
+                if start and data.startswith(start) and data.endswith(b"}\n\n\r\n"):
+                    payload = data[len(start) - 1 : -4]
+                    if taken := take_plain(payload, stamp):
                         if taken == OUTPUT and self._learns:
-                            before, after = self._learn(data[skip:-4])
+                            self._learn(payload)
                         continue
             # The read that ends the body is left to the parser of the framing.
             elif fast == _EVENT and len(data) < http.left and data.startswith(b"data: {") and data.endswith(b"}\n\n"):
                 rest = http.left - len(data)
-                if take(data[6:-2], stamp):
+                if take_plain(data[6:-2], stamp):
                     http.left = rest
                     continue
             self._feed_general(data, stamp)
         tally.compact()
-
-    def _start_of(self, size: int) -> bytes:
-        if size not in self._starts:
-            self._starts[size] = _chunk_start(size, self._http.chunk_digits)
-        return self._starts[size]
 
     def _take_whole(self, head: Head, events: list[bytes], stamp: int) -> None:
         """A response that came in one read."""
@@ -292,7 +220,7 @@ class AnswerReader:
         self.headers_ns = self._data_ns = self._ended_ns = stamp
         self._take_payloads([(b"", event) for event in events], stamp)
 
-    def _learn(self, payload: bytes) -> tuple[bytes, bytes]:
+    def _learn(self, payload: bytes) -> None:
         """The ends of the events to come, if they are like this one: `payload` was taken as output. An attempt that brings little is not
         repeated for ever: a stream whose events all differ is read as JSON.
         """
@@ -301,8 +229,8 @@ class AnswerReader:
             self._learns -= 1
         self._learnt_at = chunks
         found = learn(payload) if self.tally.counts_chunks else None
-        self._template = (found.before, found.after + b"\n\n\r\n") if found is not None else _NO_TEMPLATE
-        return self._template
+        if found is not None:
+            self._template = b"data: " + found.before, found.after + b"\n\n\r\n"
 
     def _feed_general(self, data: bytes, stamp: int) -> None:
         """Any read: takes the framing apart, then hands the body to whoever reads it."""
@@ -321,7 +249,7 @@ class AnswerReader:
         begun = self._sink == "sse" and self.tally.first_event_ns is not None and not self.tally.saw_done
         if not (begun and self._sse.at_boundary and self._http.at_boundary):
             return _GENERAL
-        self._starts = _CHUNK_STARTS.setdefault(self._http.chunk_digits, {})
+        self._starts = chunk_starts(self._http.chunk_digits)
         return _CHUNK if self._http.head is not None and self._http.head.framing == "chunked" else _EVENT
 
     def _take_body(self, body: bytes, stamp: int) -> None:

@@ -3,17 +3,14 @@ told by its ends: whatever stands between them and could be a plain JSON string 
 differs by a byte is read as JSON.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
-from loadcell.wire.openai import NOT_PLAIN, PlainEvent, decode_event
+from loadcell.wire.openai import NOT_PLAIN, decode_event
 
 _MARKS: Final = (b'"content":"', b'"content": "', b'"text":"', b'"text": "')
 _PROBE: Final = "\x7f?"  # no text of a token that is learnt from
-_decode_strings: Final = msgspec.json.Decoder(list[str]).decode
 
 
 class Template(Struct, frozen=True, gc=False):
@@ -24,60 +21,27 @@ class Template(Struct, frozen=True, gc=False):
 
 
 def learn(payload: bytes) -> Template | None:
-    """The template of an event that delivers only a text; null when this is not such an event, or its text has escapes."""
-    event = _plain(payload)
-    if event is None:
-        return None
-    text = _text(event)
+    """The template of an event that was taken as output, if a text is all that it delivers, and one without escapes; else null."""
     for mark in _MARKS:
         start = payload.find(mark) + len(mark)
         if start < len(mark):
             continue
         end = payload.find(b'"', start)
         template = Template(payload[:start], payload[end:])
-        probed = _plain(template.before + _PROBE.encode() + template.after)
-        if end > start and payload[start:end] == text.encode() and probed is not None and _text(probed) == _PROBE:
+        if end > start and b"\\" not in payload[start:end] and _text_alone(template.before + _PROBE.encode() + template.after) == _PROBE:
             return template
     return None
 
 
-def strings(texts: Sequence[bytes]) -> str | None:
-    """What stands between the quotes of JSON strings, one after the other; null where one of them is empty, no JSON, or hard to tell."""
-    lines = b"\n".join(texts)
-    if not all(texts) or lines.count(b"\n") != len(texts) - 1:
-        return None
-    if b'"' not in lines and b"\\" not in lines:
-        try:
-            text = lines.decode()
-        except UnicodeDecodeError:
-            return None
-        text = text.replace("\n", "")
-        if text.isprintable():
-            return text
-    # Every quote inside must follow a lone backslash: then n strings come out only if each ends where its text does.
-    if b"\\\\" in lines or lines.count(b'"') != lines.count(b'\\"'):
-        return None
-    try:
-        found = _decode_strings(b'["%b"]' % lines.replace(b"\n", b'","'))
-    except NOT_PLAIN:
-        return None
-    return "".join(found) if len(found) == len(texts) else None
-
-
-def _plain(payload: bytes) -> PlainEvent | None:
-    """The event, if a text is all that it tells."""
+def _text_alone(payload: bytes) -> str | None:
+    """The text of an event that tells nothing else."""
     try:
         event = decode_event(payload)
     except NOT_PLAIN:
         return None
     if event.usage is not None or len(event.choices) != 1 or event.choices[0].finish_reason is not None:
         return None
-    delta = event.choices[0].delta
-    if delta is not None and (delta.reasoning_content or delta.reasoning):
-        return None
-    return event
-
-
-def _text(event: PlainEvent) -> str:
     choice = event.choices[0]
-    return (choice.delta.content if choice.delta is not None else choice.text) or ""
+    if choice.delta is None:
+        return choice.text
+    return None if choice.delta.reasoning_content or choice.delta.reasoning else choice.delta.content

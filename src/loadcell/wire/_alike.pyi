@@ -1,0 +1,3 @@
+from collections.abc import Sequence
+
+def take(reads: Sequence[bytes], start: int, before: bytes, after: bytes, digits: int, /) -> tuple[int, str]: ...
