@@ -17,7 +17,7 @@ from loadcell.fleet import spec as fleet_spec
 from loadcell.metrics.slo import parse_slo
 
 # Flags that an experiment says otherwise, or that have no place in it.
-_ELSEWHERE: Final = {
+ELSEWHERE: Final = {
     **dict.fromkeys(("base_url", "host", "port", "ports"), "say where running services are in [target] base-url; those of [fleet] are known"),
     **dict.fromkeys(("cell", "repeat"), "each cell is given its own"),
     "seed": "give one seed for the experiment, at the top of the file",
@@ -29,7 +29,7 @@ _ELSEWHERE: Final = {
     ),
     **dict.fromkeys(("progress", "quiet", "strict"), "give it to `loadcell run`"),
 }  # fmt: skip
-_BENCH_ONLY: Final = {
+BENCH_ONLY: Final = {
     "name": "the experiment's name stands at the top of the file, a scenario's in its [[scenario]]",
     "slo": "give limits as [[slo]], or as slo = [...] of a scenario",
     "gate": "give it at the top of the file, or in a [[scenario]]",
@@ -45,37 +45,37 @@ _ROW_KEYS: Final = ("name", "slo", "gate", "repeats")
 
 def experiment_from(tree: Mapping[str, Any], name: str) -> ExperimentSpec:
     """`name` holds where the tree gives none. SpecError names the place of what cannot be used."""
-    top = _keys(tree, tuple(f for f in ExperimentSpec.__struct_fields__ if f != "origins"), ())
+    top = known_keys(tree, tuple(f for f in ExperimentSpec.__struct_fields__ if f != "origins"), ())
     fleet, target = top.pop("fleet", None), top.pop("target", None)
     if fleet is None and target is None:
         raise SpecError((), "there is neither [fleet], services to start, nor [target], services that run already: give one")
     made: dict[str, Any] = {
         "name": name,
         **{key: top[key] for key in top if key not in ("bench", "scenario", "slo")},
-        "bench": _flags(_table(top.get("bench", {}), ("bench",)), ("bench",), {**_ELSEWHERE, **_BENCH_ONLY}),
+        "bench": bench_flags(as_table(top.get("bench", {}), ("bench",)), ("bench",), {**ELSEWHERE, **BENCH_ONLY}),
     }
-    rows = tuple(_row(row, ("scenario", at)) for at, row in enumerate(_tables(top.get("scenario", ()), ("scenario",))))
-    spec: ExperimentSpec = _convert(made, ExperimentSpec, ())
+    rows = tuple(_row(row, ("scenario", at)) for at, row in enumerate(as_tables(top.get("scenario", ()), ("scenario",))))
+    spec: ExperimentSpec = converted(made, ExperimentSpec, ())
     if spec.repeats < 1:
         raise SpecError(("repeats",), f"{spec.repeats}: must be 1 or more")
-    _check_name(spec.name, ("name",))
+    check_name(spec.name, ("name",))
     return msgspec.structs.replace(
         spec,
         scenario=rows,
-        slo=_slos(top.get("slo", ()), ("slo",)),
-        fleet=None if fleet is None else fleet_from(_table(fleet, ("fleet",)), ("fleet",)),
-        target=None if target is None else _target(_table(target, ("target",))),
+        slo=slo_texts(top.get("slo", ()), ("slo",)),
+        fleet=None if fleet is None else fleet_from(as_table(fleet, ("fleet",)), ("fleet",)),
+        target=None if target is None else _target(as_table(target, ("target",))),
     )
 
 
 def fleet_from(table: Mapping[str, Any], place: Place) -> fleet_spec.FleetSpec:
     """`[fleet]`, with its times and sizes checked."""
-    tree = _struct_keys(table, fleet_spec.FleetSpec, place)
+    tree = struct_keys(table, fleet_spec.FleetSpec, place)
     if isinstance(tree.get("env"), Mapping):  # every variable is a text, and a number in it is how people write one
         tree["env"] = {key: str(value) if type(value) in (int, float, Offered) else value for key, value in tree["env"].items()}
     if isinstance(tree.get("executable"), Mapping):
         raise SpecError((*place, "executable"), "expected a program, or the list of its words")
-    made: fleet_spec.FleetSpec = _convert(tree, fleet_spec.FleetSpec, place)
+    made: fleet_spec.FleetSpec = converted(tree, fleet_spec.FleetSpec, place)
     for key, read in _AMOUNTS:
         try:
             read(getattr(made, key), key)
@@ -87,34 +87,34 @@ def fleet_from(table: Mapping[str, Any], place: Place) -> fleet_spec.FleetSpec:
 
 
 def _target(table: Mapping[str, Any]) -> TargetUrls:
-    keys = _keys(table, TargetUrls.__struct_fields__, ("target",))
+    keys = known_keys(table, TargetUrls.__struct_fields__, ("target",))
     urls = keys.get("base_url", ())
     keys["base_url"] = [urls] if isinstance(urls, str) else urls
     if not urls:
         raise SpecError(("target", "base_url"), "give at least one URL")
-    made: TargetUrls = _convert(keys, TargetUrls, ("target",))
+    made: TargetUrls = converted(keys, TargetUrls, ("target",))
     return made
 
 
 def _row(row: Mapping[str, Any], place: Place) -> ScenarioRow:
     own = {_snake(key): value for key, value in row.items() if _snake(key) in _ROW_KEYS}
-    flags = _flags({key: value for key, value in row.items() if _snake(key) not in _ROW_KEYS}, place, _ELSEWHERE)
+    flags = bench_flags({key: value for key, value in row.items() if _snake(key) not in _ROW_KEYS}, place, ELSEWHERE)
     if "slo" in own:
-        own["slo"] = _slos(own["slo"], (*place, "slo"))
-    made: ScenarioRow = msgspec.structs.replace(_convert(own, ScenarioRow, place), flags=flags)
+        own["slo"] = slo_texts(own["slo"], (*place, "slo"))
+    made: ScenarioRow = msgspec.structs.replace(converted(own, ScenarioRow, place), flags=flags)
     if made.repeats is not None and made.repeats < 1:
         raise SpecError((*place, "repeats"), f"{made.repeats}: must be 1 or more")
     if made.name is not None:
-        _check_name(made.name, (*place, "name"))
+        check_name(made.name, (*place, "name"))
     return made
 
 
-def _check_name(name: str, place: Place) -> None:
+def check_name(name: str, place: Place) -> None:
     if not is_name(name):
         raise SpecError(place, f"{name!r}: {NAME_RULE}")
 
 
-def _flags(table: Mapping[str, Any], place: Place, elsewhere: Mapping[str, str]) -> dict[str, Any]:
+def bench_flags(table: Mapping[str, Any], place: Place, elsewhere: Mapping[str, str]) -> dict[str, Any]:
     """Flags of `loadcell bench` by their snake_case names; one that is none, or that an experiment says otherwise, is refused."""
     known = (*FLAGS, *ALIASES, *ALREADY_SO)
     out: dict[str, Any] = {}
@@ -145,7 +145,7 @@ def _plain(name: str, value: Any) -> Any:
     return value
 
 
-def _slos(given: Any, place: Place) -> tuple[str, ...]:
+def slo_texts(given: Any, place: Place) -> tuple[str, ...]:
     """`[[slo]]` tables and texts -> texts, each one checked."""
     items = [given] if isinstance(given, (str, Mapping)) else given
     if not isinstance(items, (list, tuple)):
@@ -161,7 +161,7 @@ def _slos(given: Any, place: Place) -> tuple[str, ...]:
 
 def _slo_text(item: Any, place: Place) -> str:
     """metric = "ttft", statistic = "p95", limit = "200ms" -> `ttft p95 <= 200ms`."""
-    table = _keys(_table(item, place), _SLO_KEYS, place)
+    table = known_keys(as_table(item, place), _SLO_KEYS, place)
     metric, limit = table.get("metric"), table.get("limit")
     if not isinstance(metric, str):
         raise SpecError((*place, "metric"), "give the metric that is limited, such as ttft, tpot, e2e or success_rate")
@@ -171,19 +171,19 @@ def _slo_text(item: Any, place: Place) -> str:
     return " ".join(filter(None, (metric, str(table.get("statistic", "")), sign, str(limit))))
 
 
-def _struct_keys(table: Mapping[str, Any], struct: type[Struct], place: Place) -> dict[str, Any]:
-    """`_keys`, and the same in every table below that is a struct of ours."""
-    below = _keys(table, struct.__struct_fields__, place)
+def struct_keys(table: Mapping[str, Any], struct: type[Struct], place: Place) -> dict[str, Any]:
+    """`known_keys`, and the same in every table below that is a struct of ours."""
+    below = known_keys(table, struct.__struct_fields__, place)
     for field in msgspec.structs.fields(struct):
         inner = next((kind for kind in _kinds(field.type) if isinstance(kind, type) and issubclass(kind, Struct)), None)
         value = below.get(field.name)
         if inner is None or field.name in _AS_THEY_STAND:
             continue
         if isinstance(value, Mapping):
-            below[field.name] = _struct_keys(value, inner, (*place, field.name))
+            below[field.name] = struct_keys(value, inner, (*place, field.name))
         elif isinstance(value, (list, tuple)):
             below[field.name] = [
-                _struct_keys(item, inner, (*place, field.name, at)) if isinstance(item, Mapping) else item for at, item in enumerate(value)
+                struct_keys(item, inner, (*place, field.name, at)) if isinstance(item, Mapping) else item for at, item in enumerate(value)
             ]
     return below
 
@@ -194,7 +194,7 @@ def _kinds(kind: Any) -> Iterable[Any]:
         yield from _kinds(argument)
 
 
-def _keys(table: Mapping[str, Any], known: Iterable[str], place: Place) -> dict[str, Any]:
+def known_keys(table: Mapping[str, Any], known: Iterable[str], place: Place) -> dict[str, Any]:
     """The table under snake_case names. SpecError for one that is not known, and for two spellings of one."""
     out: dict[str, Any] = {}
     names = tuple(known)
@@ -210,19 +210,19 @@ def _keys(table: Mapping[str, Any], known: Iterable[str], place: Place) -> dict[
     return out
 
 
-def _table(value: Any, place: Place) -> Mapping[str, Any]:
+def as_table(value: Any, place: Place) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise SpecError(place, f"{value!r}: expected a table")
     return value
 
 
-def _tables(value: Any, place: Place) -> Iterable[Mapping[str, Any]]:
+def as_tables(value: Any, place: Place) -> Iterable[Mapping[str, Any]]:
     if not isinstance(value, (list, tuple)):
         raise SpecError(place, "expected tables: write [[scenario]], with two brackets")
-    return [_table(item, (*place, at)) for at, item in enumerate(value)]
+    return [as_table(item, (*place, at)) for at, item in enumerate(value)]
 
 
-def _convert(tree: Mapping[str, Any], kind: type[Any], place: Place) -> Any:
+def converted(tree: Mapping[str, Any], kind: type[Any], place: Place) -> Any:
     """msgspec's strict conversion; what `${KEY}` offered is text, and is read as the type that its place wants."""
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     read = {key: _as_wanted(value, fields[key], (*place, key)) if _is_offered(value) else _texts(value) for key, value in tree.items()}

@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from loadcell.fleet.spec import FleetSpec
 
 _CLUSTER_FILE: Final = "cluster_file"
 _CLUSTER_VARIABLE: Final = "CLUSTER_CONFIG_PATH"
+Made = TypeVar("Made")
 _SOMEWHERE: Final = "http://127.0.0.1:1"  # a fleet's own URLs are known when it is ready; its flags are checked before
 
 
@@ -37,10 +38,34 @@ def read_experiment(
     """Raises UserError naming file, line, key and what to do. `environment`: what the env file may ask for by `$NAME`, and
     `cluster-file = true` by CLUSTER_CONFIG_PATH. `note` is told what is taken otherwise than it is written.
     """
-    text = _text_of(path)
+
+    def made(tree: dict[str, Any], origins: Origins) -> ExperimentSpec:
+        cluster = cluster_file(tree, environment or {})
+        spec = experiment_from(tree, name_of(path))
+        if cluster is not None and spec.fleet is not None:
+            spec = msgspec.structs.replace(spec, fleet=over_cluster(spec.fleet, cluster, note))
+            origins.cluster(cluster)
+        spec = msgspec.structs.replace(spec, origins=origins.found)
+        for cell in matrix(spec):
+            check_cell(spec, cell)
+        return spec
+
+    return read_tree(path, made, sets=sets, env_file=env_file, environment=environment)
+
+
+def read_tree(
+    path: Path,
+    made: "Callable[[dict[str, Any], Origins], Made]",
+    *,
+    sets: Sequence[str] = (),
+    env_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Made:
+    """What `made` makes of the file's tree, after `${KEY}` and `--set`; a SpecError of it gets the file and the line of its place."""
+    text = text_of(path)
     tree = _toml(text, path)
-    offer = read_env_file(_text_of(env_file), environment or {}, str(env_file)) if env_file is not None else {}
-    origins = _Origins(path, text, env_file)
+    offer = read_env_file(text_of(env_file), environment or {}, str(env_file)) if env_file is not None else {}
+    origins = Origins(path, text, env_file)
     try:
         tree = substituted(tree, offer, origins.took)
     except UndefinedError as missing:
@@ -49,20 +74,12 @@ def read_experiment(
     for item in sets:
         origins.set_by(item, _set(tree, item))
     try:
-        cluster = _cluster_file(tree, environment or {})
-        spec = experiment_from(tree, _name_of(path))
-        if cluster is not None and spec.fleet is not None:
-            spec = msgspec.structs.replace(spec, fleet=_over_cluster(spec.fleet, cluster, note))
-            origins.cluster(cluster)
-        spec = msgspec.structs.replace(spec, origins=origins.found)
-        for cell in matrix(spec):
-            check_cell(spec, cell)
+        return made(tree, origins)
     except SpecError as wrong:
         raise UserError(f"{origins.of(wrong.place)}: {wrong}") from None
-    return spec
 
 
-def _cluster_file(tree: dict[str, Any], environment: Mapping[str, str]) -> Path | None:
+def cluster_file(tree: dict[str, Any], environment: Mapping[str, str]) -> Path | None:
     """The file of `[fleet] cluster-file`, which is taken out of the tree: it stands for `host` and `multi_host`."""
     fleet = tree.get("fleet")
     key = next((key for key in fleet if key.replace("-", "_") == _CLUSTER_FILE), None) if isinstance(fleet, dict) else None
@@ -80,8 +97,8 @@ def _cluster_file(tree: dict[str, Any], environment: Mapping[str, str]) -> Path 
     return Path(str(value))
 
 
-def _over_cluster(fleet: FleetSpec, path: Path, note: Callable[[str], None]) -> FleetSpec:
-    cluster = parse_cluster(_text_of(path), str(path))
+def over_cluster(fleet: FleetSpec, path: Path, note: Callable[[str], None]) -> FleetSpec:
+    cluster = parse_cluster(text_of(path), str(path))
     for text in cluster.notes:
         note(text)
     try:
@@ -115,7 +132,7 @@ def _matches(given: Any, value: Any) -> bool:
     return given == value or (isinstance(given, (list, tuple)) and value in given)
 
 
-class _Origins:
+class Origins:
     """Where each effective value comes from, by dotted path."""
 
     def __init__(self, path: Path, text: str, env_file: Path | None) -> None:
@@ -164,7 +181,7 @@ def _leaves(tree: Any, place: Place = ()) -> list[Place]:
     return [place]
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -241,6 +258,6 @@ def _existing(here: Any, part: str, item: str) -> Any:
     return at
 
 
-def _name_of(path: Path) -> str:
+def name_of(path: Path) -> str:
     """A file's name as an experiment's."""
     return "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in path.stem).strip("-.") or "experiment"
