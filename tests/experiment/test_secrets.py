@@ -41,3 +41,14 @@ def test_a_file_is_copied_without_them_and_stays_a_file_of_its_kind() -> None:
     text = 'max-tokens = 5\npassword = "p"\n[env]\nHF_TOKEN = "hf_abcdefgh" # mine\nargs = ["--api-key", "sk-12345678"]\n'
     copied = Hider.of(TREE).toml(text)
     assert copied == f'max-tokens = 5\npassword = "{HIDDEN}"\n[env]\nHF_TOKEN = "{HIDDEN}"\nargs = ["--api-key", "{HIDDEN}"]\n'
+
+
+def test_where_a_setting_comes_from_is_no_secret_whatever_it_is_called() -> None:
+    spec = {
+        "bench": {"tokenizer": "words", "api_key": "abcdefgh"},
+        "origins": {"bench.tokenizer": "exp.toml:15", "bench.api_key": "exp.toml:16"},
+    }
+    hider = Hider.of(spec)
+    assert hider.tree(spec)["origins"] == spec["origins"]
+    assert hider.tree(spec)["bench"] == {"tokenizer": "words", "api_key": "[redacted]"}
+    assert hider.text("exp.toml:15: exp.toml:16: abcdefgh") == "exp.toml:15: exp.toml:16: [redacted]"

@@ -8,7 +8,7 @@ import pytest
 from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.fleet.engines import ENGINES
 from loadcell.fleet.hosts.host import DeviceUse
-from loadcell.fleet.plan import HostFound, inherited_notes, plan_services, ports_wanted
+from loadcell.fleet.plan import HostFound, devices_by_config, inherited_notes, plan_services, ports_wanted
 from loadcell.fleet.spec import FleetSpec, ServicePlan
 
 
@@ -264,3 +264,23 @@ def test_mindie_reads_a_copy_in_the_replicas_folder() -> None:
 def test_mindie_refuses_by_path(config: dict[str, Any], text: str, named: str) -> None:
     with pytest.raises(UserError, match=named):
         mindie(config, text)
+
+
+@pytest.mark.parametrize(
+    ("keys", "devices"),
+    [
+        ({"args": {"tensor-parallel-size": 1, "data_parallel_size": 8}}, 8),
+        ({"args": ("-tp", "2", "--pipeline-parallel-size=2")}, 4),
+        ({"engine": "sglang", "args": {"tp": 4}}, 4),
+        ({"args": {"tensor-parallel-size": 1}}, 1),
+        ({"devices_per_replica": 2}, 2),
+        ({"devices": ((0, 1), (2, 3)), "replicas": 2}, 2),
+        ({"devices": ((0, 1), (2,)), "replicas": 2}, None),
+        ({"args": {"max-num-seqs": 8}}, None),
+        ({"args": {"tensor-parallel-size": 2}, "vendor": "none"}, None),
+        ({"engine": "command", "command": ("x", "{port}")}, None),
+    ],
+)
+def test_devices_of_a_replica_as_the_specification_alone_tells(keys: dict[str, Any], devices: int | None) -> None:
+    """Unknown is null, and never one."""
+    assert devices_by_config(FleetSpec(**({"engine": "vllm", "model": "org/m"} | keys))) == devices

@@ -231,7 +231,6 @@ def _services(
             raise
         return OwnFleet(fleet, hider)
     engine = spec.fleet.engine if spec.fleet else None
-    devices = spec.fleet.devices_per_replica if spec.fleet else None
     urls = running_urls(spec, registry)
     return RunningServices(
         urls,
@@ -239,8 +238,16 @@ def _services(
         model=(spec.fleet.served_model_name or spec.fleet.model) if spec.fleet else None,
         health_path=str(cells[0].flags.get("health_path") or (spec.fleet.health_path if spec.fleet else None) or "/health"),
         headers=headers,
-        devices=devices * len(urls) if devices else None,
+        devices=_devices(spec.fleet, len(urls)),
     )
+
+
+def _devices(fleet: FleetSpec | None, services: int) -> int | None:
+    """Of services that run already, as the specification tells."""
+    from loadcell.fleet.plan import devices_by_config
+
+    each = devices_by_config(fleet) if fleet is not None else None
+    return each * services if each else None
 
 
 def running_urls(spec: ExperimentSpec, registry: Registry) -> tuple[str, ...]:

@@ -277,9 +277,10 @@ def _hang_ups_are_terms() -> Iterator[None]:
 
 
 def _number_of(left: BaseException) -> int:
-    if isinstance(left, SystemExit) and isinstance(left.code, int) and left.code > 128:
-        return left.code - 128
-    return int(signal.SIGINT)
+    if not isinstance(left, SystemExit) or not isinstance(left.code, int) or left.code <= 128:
+        return int(signal.SIGINT)
+    number = left.code - 128
+    return int(signal.SIGTERM) if number == signal.SIGHUP else number
 
 
 def now_text() -> str:

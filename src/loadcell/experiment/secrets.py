@@ -14,6 +14,8 @@ _SHORTEST: Final = 6  # a shorter value is more often a word of the language; it
 _USERINFO: Final = re.compile(r"(?<=://)([^/@\s]+)@")
 _ASSIGNED: Final = re.compile(r"""^(\s*(?:export\s+)?["']?([A-Za-z0-9_.-]+)["']?\s*=\s*)\S.*$""", re.MULTILINE)
 _HEADERS: Final = ("header", "headers")
+_ORIGINS: Final = "origins"
+"""Of a specification: where each setting comes from. Its keys are names of settings, its values no secrets, whatever those are called."""
 
 
 class Hider:
@@ -38,7 +40,10 @@ class Hider:
 
     def tree(self, tree: Any) -> Any:
         """Plain data without them."""
-        return self._texts(_without_headers(hidden(tree)))
+        shown = self._texts(_without_headers(hidden(tree)))
+        if isinstance(tree, dict) and _ORIGINS in tree:
+            shown[_ORIGINS] = self._texts(tree[_ORIGINS])
+        return shown
 
     def _texts(self, tree: Any) -> Any:
         if isinstance(tree, dict):
@@ -51,6 +56,8 @@ class Hider:
 def _secrets(tree: Any) -> Iterator[str]:
     if isinstance(tree, Mapping):
         for key, value in tree.items():
+            if key == _ORIGINS:
+                continue
             if names_a_secret(str(key)):
                 yield from _leaves(value)
             elif key in _HEADERS:

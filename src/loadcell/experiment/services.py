@@ -69,7 +69,10 @@ class OwnFleet:
     managed = True
 
     def __init__(self, fleet: "Fleet", hider: Hider) -> None:
+        from loadcell.fleet.plan import devices_by_config  # loaded with the fleet
+
         self._fleet, self._hider = fleet, hider
+        self._devices_each = devices_by_config(fleet.spec)
         self.engine: str | None = fleet.spec.engine
         self.model: str | None = fleet.model
         self.leftovers: tuple[str, ...] = ()
@@ -93,7 +96,7 @@ class OwnFleet:
         urls = self._fleet.base_urls
         status = self._fleet.status()
         serving = [one for one in status if one.state in ("ready", "serving")]
-        devices = sum(len(one.devices) for one in serving)
+        devices = sum(len(one.devices) for one in serving) or (self._devices_each or 0) * len(serving)
         missing = tuple(f"{one.name} does not run ({one.cause or one.state})" for one in status if one not in serving)
         return Now(urls, devices or None, missing)
 

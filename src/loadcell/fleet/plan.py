@@ -25,6 +25,8 @@ from loadcell.fleet.naming import placeholders
 from loadcell.fleet.spec import FleetSpec, HostSpec, Launch, MultiHostSpec, Replica, ServicePlan
 
 HERE: Final = HostSpec("local")
+_PARALLEL: Final = ("tensor-parallel-size", "-tp", "tp-size", "tp", "pipeline-parallel-size", "-pp", "pp-size", "pp", "data-parallel-size", "-dp", "dp-size", "dp")  # fmt: skip
+"""How engines call the options that multiply devices."""
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -87,6 +89,19 @@ def inherited_notes(spec: FleetSpec, inherited: Iterable[str]) -> tuple[str, ...
     reads = ENGINES[spec.engine].reads
     acting = [name for name in sorted(set(inherited) - spec.env.keys()) if name.startswith(reads)] if reads else []
     return (f"inherited variables act on the services here, unless fleet.env sets them: {', '.join(acting)}",) if acting else ()
+
+
+def devices_by_config(spec: FleetSpec) -> int | None:
+    """Devices of one replica as the specification alone tells, for machines whose tools tell nothing. Null: it does not, or they differ."""
+    if spec.vendor == "none" or spec.multi_host is not None:
+        return None
+    lists = lists_of(spec)
+    if lists:
+        return len(lists[0]) if len(set(map(len, lists))) == 1 else None
+    if spec.devices_per_replica is not None:
+        return spec.devices_per_replica or None
+    said = any(option(spec.args, name) is not None for name in _PARALLEL)
+    return ENGINES[spec.engine].devices_needed(spec) if said else None
 
 
 # --- replicas, each on one host

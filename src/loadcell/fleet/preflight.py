@@ -50,12 +50,12 @@ def refuse_taken_ports(
         replica = plan.replica
         if not plan.serves:
             continue
-        if replica.port in claims[replica.host].ports:
+        host = hosts[replica.host]
+        _refuse_taken(host, replica, replica.bind, replica.port, "fleet.port", ours[replica.host])
+        if replica.port in claims[replica.host].ports:  # and nobody listens there yet
             raise EnvironmentFailure(
                 f'port {replica.port} on {replica.host} is taken by another fleet of ours: stop it, or use port = "auto"'
             )
-        host = hosts[replica.host]
-        _refuse_taken(host, replica, replica.bind, replica.port, "fleet.port", ours[replica.host])
         for port, key in plan.meets:
             _refuse_taken(host, replica, replica.head_address or replica.bind, port, key, ours[replica.host])
 
@@ -78,14 +78,14 @@ def refuse_taken_devices(
 ) -> None:
     for plan in plans:
         replica = plan.replica
-        both = claims[replica.host].devices.intersection(replica.devices)
-        if both:
-            raise EnvironmentFailure(
-                f"device {min(both)} on {replica.host} is taken by another fleet of ours: stop it, or choose fleet.devices"
-            )
         for use in found.get(replica.host) or ():
             why = in_use(use) if use.index in replica.devices else None
             if why is not None:
                 raise EnvironmentFailure(
                     f"device {use.index} ({use.name}) on {replica.host}, for {replica.name}, is in use: {why}; stop that, or choose other fleet.devices"
                 )
+        both = claims[replica.host].devices.intersection(replica.devices)
+        if both:
+            raise EnvironmentFailure(
+                f"device {min(both)} on {replica.host} is taken by another fleet of ours: stop it, or choose fleet.devices"
+            )
