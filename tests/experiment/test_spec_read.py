@@ -153,6 +153,9 @@ def test_a_scenario_has_its_own(tmp_path: Path) -> None:
         ("scenario.first.input_len=9", ("scenario", 0, "flags", "input_len"), 9),
         ("fleet.args.max_num_seqs=7", ("fleet", "args", "max-num-seqs"), 7),
         ("fleet.env.NEW=1", ("fleet", "env", "NEW"), "1"),
+        ("fleet.args.on=True", ("fleet", "args", "on"), True),
+        ("fleet.args.on='True'", ("fleet", "args", "on"), "True"),
+        ("fleet.model=/models/\U0001f600 b", ("fleet", "model"), "/models/\U0001f600 b"),
         ("seed=7", ("seed",), 7),
     ],
 )
@@ -218,11 +221,11 @@ def test_a_whole_key_is_read_as_its_place_wants(tmp_path: Path) -> None:
 
 
 def test_a_key_deep_in_an_engines_options_is_text_or_a_switch(tmp_path: Path) -> None:
-    text = FLEET + 'devices = "${D}"\nargs = {tp = "${N}", on = "${T}", body = {a = ["${N}"]}, list = "${D}"}\nenv = {A = "${T}"}\n'
-    spec = read(tmp_path, text, env="N=2\nT=true\nD=(0 1)\n")
+    text = FLEET + 'devices = "${D}"\nargs = {tp = "${N}", on = "${T}", off = "${F}", body = {a = ["${N}"]}, list = "${D}"}\nenv = {A = "${T}"}\n'
+    spec = read(tmp_path, text, env="N=2\nT=true\nF=False\nD=(0 1)\n")
     assert spec.fleet is not None
     assert spec.fleet.devices == (0, 1)
-    assert spec.fleet.args == {"tp": "2", "on": True, "body": {"a": ["2"]}, "list": ["0", "1"]}
+    assert spec.fleet.args == {"tp": "2", "on": True, "off": False, "body": {"a": ["2"]}, "list": ["0", "1"]}
     assert spec.fleet.env == {"A": "true"}
     assert msgspec.json.decode(msgspec.json.encode(spec), type=ExperimentSpec) == spec
 

@@ -88,6 +88,7 @@ def test_placeholders() -> None:
     values = {"port": "8000", "name": "replica-0"}
     assert fill("{name}:{port} {{port}} {other} {{other}} {}", values) == "replica-0:8000 {port} {other} {{other}} {}"
     assert fill_args({"a": "{port}", "b": [{"c": "{name}"}], "d": 1}, values) == {"a": "8000", "b": [{"c": "replica-0"}], "d": 1}
+    assert fill("{{port}} {{other}} {name}", values, "fleet.command[2]") == "{port} {other} replica-0"
     with pytest.raises(UserError, match=r"fleet\.command\[2\].*\{prot\}.*\{port\}"):
         fill("--x={prot}", values, "fleet.command[2]")
 

@@ -38,6 +38,7 @@ _AMOUNTS: Final = (
     ("start_timeout", fleet_spec.seconds), ("stall_timeout", fleet_spec.seconds), ("ready_request_timeout", fleet_spec.seconds),
     ("stop_timeout", fleet_spec.seconds), ("log_cap", fleet_spec.size_bytes),
 )  # fmt: skip
+SWITCHES: Final = {"true": True, "false": False, "True": True, "False": False}
 _AS_THEY_STAND: Final = ("args", "env", "config")  # tables whose keys are the engine's
 _SLO_KEYS: Final = ("metric", "statistic", "limit")
 _ROW_KEYS: Final = ("name", "slo", "gate", "repeats")
@@ -250,12 +251,12 @@ def _as_wanted(value: Any, kind: Any, place: Place) -> Any:
 
 
 def _texts(value: Any) -> Any:
-    """What stands deeper wants no type that we know, as in an engine's own options: text, but `true` and `false` switch."""
+    """What stands deeper wants no type that we know, as in an engine's own options: text, but `true` and `false` switch, as Python writes them too."""
     if isinstance(value, Mapping):
         return {key: _texts(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_texts(item) for item in value]
-    return {"true": True, "false": False}.get(value, str(value)) if isinstance(value, Offered) else value
+    return SWITCHES.get(value, str(value)) if isinstance(value, Offered) else value
 
 
 def _path(text: str) -> Place:

@@ -3,7 +3,6 @@
 What is said later wins: default, file (with what `${KEY}` offers), --set. The environment says nothing that the env file does not ask of it.
 """
 
-import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from loadcell.errors import UserError
-from loadcell.experiment.conform import experiment_from
+from loadcell.experiment.conform import SWITCHES, experiment_from
 from loadcell.experiment.matrix import Cell, matrix
 from loadcell.experiment.offered import UndefinedError, Value, read_env_file, substituted
 from loadcell.experiment.places import line_of
@@ -220,7 +219,7 @@ def _set(tree: dict[str, Any], item: str) -> Place:
     try:
         read: Any = tomllib.loads(f"v = {value}")["v"] if "\n" not in value else value
     except tomllib.TOMLDecodeError:
-        read = tomllib.loads(f"v = {json.dumps(value)}")["v"] if value.isprintable() else value
+        read = SWITCHES.get(value, value)
     return _put(tree, parts, read, item)
 
 

@@ -138,13 +138,15 @@ def number(args: Args, *names: str) -> int | None:
 
 
 def fill(text: str, values: Mapping[str, str], key: str | None = None) -> str:
-    """`{port}` -> its value; `{{port}}` -> `{port}` literally. With `key`, an unknown `{name}` is a UserError that names it; else it stays."""
+    """`{port}` -> its value; `{{port}}` -> `{port}` literally. With `key`, an unknown `{name}` is a UserError that names it, and `{{name}}` is
+    `{name}`; else both stay.
+    """
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
-        if name in values:
+        if name in values or (key is not None and found[1]):
             return "{" + name + "}" if found[1] else values[name]
-        if key is not None and found[2]:
+        if key is not None:
             raise UserError(
                 f"{key}: {found[0]} is not known; there are {', '.join('{' + name + '}' for name in values)} ({{{{x}}}} for a literal)"
             )
