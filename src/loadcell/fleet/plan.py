@@ -81,6 +81,9 @@ def check_spec(spec: FleetSpec) -> None:
     for name in spec.env:
         if not name or "=" in name or "\0" in name + spec.env[name]:
             raise UserError(f"fleet.env.{name}: no name or value that a variable can have")
+    for path in spec.files:
+        if path.startswith("/") or ".." in path.split("/") or not path:
+            raise UserError(f"fleet.files.{path}: give a path below the folder of a replica")
     lists_of(spec)
 
 
@@ -304,7 +307,7 @@ def _service(spec: FleetSpec, engine: Engine, replica: Replica, vendor: str) -> 
             raise UserError(f"fleet.env.{name}: the devices {list(replica.devices)} are planned: give them as fleet.devices instead")
     own = {name: fill(value, placeholders(spec, replica)) for name, value in spec.env.items()}
     network = network_variables(replica, vendor) if replica.ranks > 1 else {}
-    launch = msgspec.structs.replace(launch, env=launch.env | network | own | devices)
+    launch = msgspec.structs.replace(launch, env=launch.env | network | own | devices, files=(*launch.files, *spec.files.items()))
     serves = replica.rank == 0
     url = _url(spec, replica) if serves else None
     return ServicePlan(replica, launch, serves, url, spec.cwd or launch.cwd, before, meets=meets if serves else ())

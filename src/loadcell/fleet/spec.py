@@ -111,6 +111,8 @@ class FleetSpec(Struct, frozen=True, forbid_unknown_fields=True):
     cpus: Literal["any", "apart"] | tuple[int, ...] = "any"
     host: tuple[HostSpec, ...] = ()
     multi_host: MultiHostSpec | None = None
+    files: dict[str, str] = {}
+    """Relative path -> content: written into each replica's folder before it starts; `{folder}/PATH` in `args` names one."""
 
 
 class Replica(Struct, frozen=True):

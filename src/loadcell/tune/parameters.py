@@ -13,8 +13,9 @@ Role = Literal["server", "load"]
 
 
 class Place(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a value goes. Exactly one: a flag of the engine, a variable of its environment, or a dotted path in a JSON/TOML/YAML file
-    (of which a copy is rendered). `load`: a flag of `loadcell bench` instead.
+    """Where a value goes. Exactly one: a flag of the engine (for MindIE a dotted path in its configuration), a variable of its
+    environment, or a dotted path in a JSON/TOML/YAML file (of which a copy is rendered). `load`: a flag of `loadcell bench` instead.
+    `word`: nowhere but as `$name` in the texts of the fleet and the benchmark, where every parameter's `$name` stands for its value.
     """
 
     flag: str | None = None
@@ -22,6 +23,7 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True):
     file: str | None = None
     path: str | None = None
     load: str | None = None
+    word: bool = False
 
 
 class Parameter(Struct, frozen=True, forbid_unknown_fields=True):
