@@ -92,7 +92,7 @@ def parse(text: str, known: Collection[str] | None = None) -> Expression:
     try:
         tree = ast.parse(stripped, mode="eval")
     except SyntaxError as error:
-        at = (error.offset or 1) - 1
+        at = (error.offset or len(stripped) + 1) - 1
         raise _wrong(stripped, at, _said(error, stripped[at : at + 2])) from None
     except (ValueError, RecursionError, MemoryError):
         raise ExpressionError(f"{text!r}: not an expression") from None
