@@ -16,8 +16,8 @@ help:
 
 setup: $(READY) ## the virtual environment, once
 
-# The last one, where it could be compiled, lies beside its source.
-$(READY): pyproject.toml setup.py requirements-dev.lock src/loadcell/client/_drain.c
+# The C, where it could be compiled, lies beside its source.
+$(READY): pyproject.toml setup.py requirements-dev.lock src/loadcell/client/_drain.c src/loadcell/wire/_alike.c
 	@$(PYTHON) -c 'import sys; sys.exit("loadcell needs Python 3.11 or newer: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.lock
@@ -66,4 +66,4 @@ lock: $(READY) ## resolve requirements-dev.lock anew
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --output-file requirements-dev.lock pyproject.toml
 
 clean: ## what was made, except runs
-	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build src/loadcell/client/_drain.*.so
+	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build src/loadcell/*/_*.so
