@@ -11,6 +11,7 @@ from loadcell.fleet.engines import ENGINES
 from loadcell.fleet.spec import EngineName, LogPattern
 
 CORE = "(EngineCore_DP0 pid=17374) ERROR 09-28 15:47:24 [core.py:718] "
+PYDANTIC = "pydantic_core._pydantic_core.ValidationError:"
 LINES: list[tuple[EngineName, str, str]] = [
     ("vllm", "out_of_memory", CORE + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"),
     ("vllm", "out_of_memory", "[rank3]: RuntimeError: NPU out of memory. Tried to allocate 260.00 MiB (NPU 0; 28.50 GiB total capacity)"),
@@ -21,7 +22,11 @@ LINES: list[tuple[EngineName, str, str]] = [
     ("vllm", "bad_arguments", "vllm: error: unrecognized arguments: --max-num-sequences 3"),
     ("vllm", "bad_arguments", "vllm serve: error: argument --max-num-seqs: invalid int value: 'x'"),
     ("vllm", "bad_arguments", "vllm serve: error: argument --dtype: invalid choice: 'f8' (choose from 'auto', 'half')"),
-    ("vllm", "bad_arguments", "(APIServer pid=1) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"),
+    ("vllm", "fatal", "(APIServer pid=1) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"),
+    ("vllm", "bad_arguments", PYDANTIC + " 2 validation errors for SchedulerConfig\nmax_num_seqs\n  Input should be greater than or equal to 1 [type=greater_than_equal, input_value=0, input_type=int]"),
+    ("vllm", "bad_arguments", PYDANTIC + " 1 validation error for VllmConfig\n  Value error, Total number of attention heads (4) must be divisible by tensor parallel size (3). [type=value_error, input_value=ArgsKwargs(())]"),
+    ("vllm", "missing_model", PYDANTIC + " 1 validation error for ModelConfig\n  Value error, Invalid repository ID or local directory specified: '/models/none'.\nPlease verify the following requirements:"),
+    ("vllm", "out_of_memory", CORE + "ValueError: Available memory on node 0 (3.86/16.0 GiB) on kv cache allocation is less than requested memory for kv (8.0 GiB). Decrease --kv-cache-memory-bytes"),
     ("vllm", "bad_arguments", "  Value error, User-specified max_model_len (99999) ...\nValueError: User-specified max_model_len (99999) is greater than the derived max_model_len"),
     ("vllm", "bad_arguments", "ValueError: Total number of attention heads (28) must be divisible by tensor parallel size (8)."),
     ("vllm", "port_taken", "OSError: [Errno 98] Address already in use"),
@@ -77,6 +82,14 @@ def test_a_root_beats_its_consequences() -> None:
 def test_colours_and_endless_lines_do_not_hide_or_hang() -> None:
     assert _fed("\x1b[1;36m(APIServer)\x1b[0;0m \x1b[31m" + OOM) == ("out_of_memory", "(APIServer) " + OOM)
     assert _fed("x" * 10_000_000) is None
+
+
+@pytest.mark.parametrize("process", ["", "(APIServer pid=17) "])
+def test_an_indented_line_is_told_with_what_it_is_about(process: str) -> None:
+    limit = "Input should be greater than or equal to 1 [type=greater_than_equal, input_value=0, input_type=int]"
+    found = _fed(f"{process}{PYDANTIC} 1 validation error for SchedulerConfig", f"{process}max_num_seqs", f"{process}  {limit}", END)
+    assert found == ("bad_arguments", f"{process}max_num_seqs: {limit}")
+    assert _fed(f"{process}  {limit}") == ("bad_arguments", f"{process}  {limit}")
 
 
 def test_own_patterns_come_first_and_must_be_readable() -> None:

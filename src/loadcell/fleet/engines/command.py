@@ -8,7 +8,7 @@ from typing import Literal
 
 from loadcell.errors import UserError
 from loadcell.fleet.command_line import fill, fill_args, words
-from loadcell.fleet.engines.words import ARGPARSE, DRIVER, MODEL_HUB, PORT_TAKEN, TORCH_OUT_OF_MEMORY
+from loadcell.fleet.engines.words import ARGPARSE, DRIVER, MODEL_HUB, PORT_TAKEN, PYDANTIC, TORCH_OUT_OF_MEMORY
 from loadcell.fleet.naming import local_path, placeholders
 from loadcell.fleet.spec import FleetSpec, Launch, LogPattern, Replica, Tunable
 
@@ -16,7 +16,7 @@ from loadcell.fleet.spec import FleetSpec, Launch, LogPattern, Replica, Tunable
 class Command:
     name = "command"
     health_path = "/health"
-    patterns: tuple[LogPattern, ...] = (*TORCH_OUT_OF_MEMORY, *PORT_TAKEN, *MODEL_HUB, *ARGPARSE, *DRIVER)
+    patterns: tuple[LogPattern, ...] = (*TORCH_OUT_OF_MEMORY, *PORT_TAKEN, *MODEL_HUB, *ARGPARSE, *PYDANTIC, *DRIVER)
     devices_by: Literal["variable", "config", "none"] = "variable"
     reads: tuple[str, ...] = ()
 

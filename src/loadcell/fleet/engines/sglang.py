@@ -5,7 +5,7 @@ from typing import Final, Literal
 from loadcell.errors import UserError
 from loadcell.fleet.command_line import fill_args, number, without, words
 from loadcell.fleet.engines.vllm import refuse_ours, refuse_two_names
-from loadcell.fleet.engines.words import ARGPARSE, DRIVER, MODEL_HUB, PORT_TAKEN, TORCH_OUT_OF_MEMORY, patterns
+from loadcell.fleet.engines.words import ARGPARSE, DRIVER, MODEL_HUB, PORT_TAKEN, PYDANTIC, TORCH_OUT_OF_MEMORY, patterns
 from loadcell.fleet.naming import local_path, placeholders, program
 from loadcell.fleet.spec import FleetSpec, Launch, LogPattern, Replica, Tunable
 
@@ -28,6 +28,7 @@ PATTERNS: Final = (
     *patterns("port_taken", (r"at \d+ is not available in \d+ seconds",)),
     *MODEL_HUB,
     *ARGPARSE,
+    *PYDANTIC,
     *patterns(
         "bad_arguments",
         (

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from loadcell.errors import UserError
 from loadcell.fleet.command_line import Args, fill_args, number, option, without, words
-from loadcell.fleet.engines.words import ARGPARSE, DRIVER, MODEL_HUB, PORT_TAKEN, TORCH_OUT_OF_MEMORY, patterns
+from loadcell.fleet.engines.words import ARGPARSE, DRIVER, MODEL_HUB, PORT_TAKEN, PYDANTIC, TORCH_OUT_OF_MEMORY, patterns
 from loadcell.fleet.multihost import data_parallel_words, ray_words
 from loadcell.fleet.naming import local_path, placeholders, program
 from loadcell.fleet.spec import FleetSpec, Launch, LogPattern, Replica, Tunable
@@ -53,6 +53,7 @@ _OUT_OF_MEMORY: Final = (
             r"is larger than the available KV cache memory",
             r"is larger than the maximum number of tokens that can be stored in KV cache",
             r"\bon startup is less than desired .*(utilization|space|memory)",
+            r"on kv cache allocation is less than requested memory for kv",
             r"out of memory occurred when warming up sampler",
         ),
     ),
@@ -88,7 +89,7 @@ _FATAL: Final = patterns(
         r"Worker proc \S+ died unexpectedly",
     ),
 )
-PATTERNS: Final = (*_OUT_OF_MEMORY, *PORT_TAKEN, *MODEL_HUB, *_BAD_ARGUMENTS, *DRIVER, *_FATAL)
+PATTERNS: Final = (*_OUT_OF_MEMORY, *PORT_TAKEN, *MODEL_HUB, *_BAD_ARGUMENTS, *PYDANTIC, *DRIVER, *_FATAL)
 
 TUNABLES: Final = (
     Tunable("max_num_seqs", "--max-num-seqs", "int", 16, 2048, log=True, default=256),

@@ -34,14 +34,19 @@ ARGPARSE: Final = patterns(
         r"\berror: argument [-\w/, ]+: ",
         r"\berror: the following arguments are required:",
         r"\berror: ambiguous option:",
-        r"\bvalidation errors? for \w*(Config|Args)\b",
     ),
+)
+PYDANTIC: Final = (
+    # The line that says what is wrong comes after the one that says of what.
+    *patterns("bad_arguments", (r"(^|\s)Value error, ", r"\[type=\w+, input_value=")),
+    *patterns("fatal", (r"\bvalidation errors? for \w*(Config|Args)\b",)),
 )
 MODEL_HUB: Final = patterns(
     "missing_model",
     (
         r"does not appear to have a file named \S+",
         r"is not a local folder and is not a valid model identifier",
+        r"Invalid repository ID or local directory specified",
         r"Repo id must (be in the form|use alphanumeric chars)",
         r"\bHFValidationError\b",
         r"\bRepositoryNotFoundError\b|\bRepository Not Found for url\b",
