@@ -13,6 +13,8 @@ from loadcell.metrics.facts import PrefixCacheFacts, PurityFacts
 
 GENERATION: Final = ("vllm:request_success_total", "sglang:num_requests_total", "request_success_total")
 """Generation requests that ended, over all labels (vLLM and MindIE count every finish reason)."""
+GENERATED: Final = ("vllm:generation_tokens_total", "sglang:generation_tokens_total", "generation_tokens_total")
+"""Output tokens, counted as they are made."""
 RUNNING: Final = ("vllm:num_requests_running", "sglang:num_running_reqs", "num_requests_running")
 WAITING: Final = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "num_requests_waiting")
 PREFIX_CACHE: Final = (
@@ -36,6 +38,7 @@ class Scrape(Struct, frozen=True):
     prefix_hits: float | None = None
     prefix_queries: float | None = None
     started_s: float | None = None
+    generated: float | None = None
 
     @property
     def quiet(self) -> bool | None:
@@ -68,6 +71,7 @@ def parse_metrics(text: str) -> Scrape:
         counter=counter,
         generation_requests=sums.get(counter) if counter else None,
         running=_first(sums, RUNNING),
+        generated=_first(sums, GENERATED),
         waiting=_first(sums, WAITING),
         prefix_hits=sums.get(hits, 0.0) if hits else None,
         prefix_queries=sums.get(queries) if queries else None,
