@@ -235,6 +235,20 @@ def test_a_death_in_a_load_is_an_event_and_the_replica_is_revived_at_most_so_oft
         assert len(fleet.base_urls) == 1
 
 
+def test_a_death_in_a_load_that_is_over_before_the_next_look_is_told_with_it(make_fleet: MakeFleet) -> None:
+    with make_fleet(simulated()) as fleet:
+        fleet.start()
+        seen = Seen()
+        with fleet.serving(seen):
+            wait_until(lambda: fleet.status()[0].state == "serving")
+            time.sleep(0.2)  # the first look is over, the next one a second away
+            (main,) = pids(fleet)
+            os.kill(main, signal.SIGKILL)
+            wait_until(lambda: not alive(main))
+        assert seen.of("died") == ["replica-0"]
+        assert fleet.status()[0].state == "failed"
+
+
 def test_a_lost_child_and_a_stopped_process(make_fleet: MakeFleet) -> None:
     script = (
         "import os,subprocess,sys,threading\n"

@@ -1,6 +1,7 @@
 """While a load runs: the threads that look at process states once a second, one per host, and tell what is new.
 
 One per host, so that a host that is cut off delays the news of no other. Each look is the host's cheapest one; nobody is asked anything.
+The last look comes after the load: what ended it is told with it, however short it was.
 """
 
 import threading
@@ -26,7 +27,7 @@ class Watching:
             by_host[service.plan.replica.host].append(service)
         self._tell, self._clock = tell, clock
         self._telling = threading.Lock()
-        self._over = threading.Event()
+        self._over, self._left = threading.Event(), threading.Event()
         self._threads = [
             threading.Thread(target=self._watch, args=(group,), name=f"watch-{host}", daemon=True) for host, group in by_host.items()
         ]
@@ -40,10 +41,12 @@ class Watching:
         self._over.set()
         for thread in self._threads:
             thread.join(_LEAVE_S)
+        self._left.set()
 
     def _watch(self, services: Sequence[Service]) -> None:
-        first = True
-        while not self._over.is_set():
+        first, last = True, False
+        while not last:
+            last = self._over.is_set()
             began_ns = self._clock.now_ns()
             for service in services:
                 self._look(service, first)
@@ -58,5 +61,5 @@ class Watching:
             return  # the next look tells more
         with self._telling:
             for finding in findings:
-                if not self._over.is_set():
+                if not self._left.is_set():
                     self._tell(service, finding)
