@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from .engine import Engine, free_ports, start_all
+from .experiment import Place
 
 _FLEET = pytest.StashKey[list[Engine]]()
 
@@ -31,6 +32,14 @@ def engines(fleet: list[Engine]) -> list[Engine]:
     """Both, ready. One that a test before has killed is started anew."""
     start_all(fleet)
     return fleet
+
+
+@pytest.fixture(scope="module")
+def place(fleet: list[Engine], tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """For experiments that start servers of their own. Those of the session are stopped: four are too many for two cores."""
+    for engine in fleet:
+        engine.stop()
+    return Place(fleet[0].vllm, fleet[0].model, tmp_path_factory.mktemp("experiments"))
 
 
 def _path_in(variable: str) -> Path:

@@ -28,7 +28,7 @@ cores = sorted(os.sched_getaffinity(0))
 os.sched_setaffinity(0, cores[:-1] or cores)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
@@ -65,7 +65,7 @@ class Engine:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=os.environ | _ENVIRONMENT,
+                env=os.environ | ENVIRONMENT,
                 start_new_session=True,
             )
 
