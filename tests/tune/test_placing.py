@@ -67,6 +67,14 @@ def test_what_is_absent_is_left_to_the_engine():
     assert placed(spec, {"more": 5}, {}).fleet.args == ("--a", "5", "5", "x5")
 
 
+def test_a_value_that_is_an_option_becomes_its_words():
+    more = Parameter("more", "categorical", Place(word=True), choices=("", "--compilation-config '{\"level\": 3}'"))
+    spec = study([more], FleetSpec("vllm", model="m", args=("--a", "$more", "$more")))
+    assert placed(spec, {"more": ""}, {}).fleet.args == ("--a",)
+    words = ("--compilation-config", '{"level": 3}')
+    assert placed(spec, {"more": more.choices[1]}, {}).fleet.args == ("--a", *words, *words)
+
+
 def test_the_benchmark_has_its_words_too():
     bench = BenchmarkTable("evalscopeperf", args=("--parallel", "$users"), env={"N": "${users}"})
     put = placed(study([one("users", load="concurrency")], benchmark=bench), {"users": 12}, {})

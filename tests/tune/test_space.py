@@ -83,6 +83,18 @@ def test_repair_moves_to_the_nearest_value_and_says_what():
     assert ALL.repair({**whole, "tp": 8, "pp": 4}) is None  # its constraint names nothing to move
 
 
+def test_a_repair_in_two_steps():
+    a = Parameter("a", "categorical", FLAG, choices=(1, 2, 3, 4, 8), default=1)
+    b = Parameter("b", "int", FLAG, low=1, high=6, default=1)
+    rule = Constraint("16 % (a * b) == 0", repair=("b", "a"))
+    fixed = Space((a, b), (rule,))
+    assert fixed.repair({"a": 4, "b": 6}) == ({"a": 4, "b": 4}, ("b",))
+    assert fixed.repair({"a": 3, "b": 6}) == ({"a": 2, "b": 4}, ("a", "b"))  # no b suffices: both move
+    balanced = Space((a, b), (Constraint(rule.expression, rule.repair, alternate=True),))
+    moved = [balanced.repair({"a": 8, "b": 4}) for _ in range(2)]
+    assert {one[1] for one in moved if one} == {("a",), ("b",)}
+
+
 def test_repair_brings_values_into_their_ranges():
     configuration, moved = ALL.repair({"seqs": 64.4, "tokens": 9e9, "memory": 3.0, "dtype": "what", "spec": True, "tp": 3, "pp": 1}) or (
         {},

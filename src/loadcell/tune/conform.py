@@ -259,11 +259,27 @@ def _check_place(one: Parameter, spec: StudySpec, place: FilePlace) -> None:
 def _check_load(spec: StudySpec) -> None:
     load = spec.load
     own = [flag_of(one.place.load.lstrip("-").replace("-", "_")) for one in spec.parameter if one.place.load is not None]
-    if load.mode == "fixed":
+    if load.mode == "calibrated":
+        _check_calibration(spec, own)
+    elif load.mode == "fixed":
         for key in ("low", "high"):
             if getattr(load, key) is not None:
                 raise SpecError(("load", key), f'a fixed load is that of [bench]: leave {key} out, or say mode = "capacity"')
-        return
+    else:
+        _check_capacity(spec, own)
+
+
+def _check_calibration(spec: StudySpec, own: list[str]) -> None:
+    if spec.load.factor <= 0:
+        raise SpecError(("load", "factor"), f"{spec.load.factor:g}: must be above 0")
+    if "request_rate" in own:
+        raise SpecError(("load", "mode"), "the request rate is measured in each trial, and is a [[parameter]], too: give it once")
+    if "request_rate" in {flag_of(name) for name in spec.bench}:
+        raise SpecError(("bench", "request_rate"), "it is measured in each trial: leave it out here")
+
+
+def _check_capacity(spec: StudySpec, own: list[str]) -> None:
+    load = spec.load
     if load.high is None:
         raise SpecError(("load", "high"), f"give the largest {load.knob} that may be tried")
     low = 1.0 if load.low is None else load.low

@@ -43,7 +43,7 @@ def offered_constraints(
     """Those that hold among parameters of these names, whether they were offered or written; a repair moves one that is searched."""
     known = {*names, *constants}
     return tuple(
-        rule if rule.repair in movable else Constraint(rule.expression)
+        rule if set(rule.movable) <= set(movable) else Constraint(rule.expression)
         for rule in _LEGAL[engine]
         if parse(rule.expression).names <= known and not parse(rule.expression).names <= constants.keys()
     )

@@ -52,7 +52,16 @@ class Parameter(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Constraint(Struct, frozen=True, forbid_unknown_fields=True):
-    """`expression` must be true. `repair`: this parameter is moved to the nearest legal value; null: such a configuration is rejected."""
+    """`expression` must be true. `repair`: this parameter is moved to the nearest legal value; null: such a configuration is rejected.
+
+    Several names: the first alone, and where none of its values suffices, all of them. `alternate`: every second repair takes them in reverse order,
+    so that none is favoured.
+    """
 
     expression: str
-    repair: str | None = None
+    repair: str | tuple[str, ...] | None = None
+    alternate: bool = False
+
+    @property
+    def movable(self) -> tuple[str, ...]:
+        return (self.repair,) if isinstance(self.repair, str) else self.repair or ()

@@ -1,13 +1,15 @@
 """One configuration -> what is started and what loads it: options, variables, copies of files, flags of the load. Pure.
 
 In every text of `[fleet]` and `[benchmark]` that has words (`args`, `env`, `command`, `config`), `$name` and `${name}` of a parameter stand for its value (`$$` is
-one `$`, another `$x` stays as it is). An empty value adds nothing: a word of a list that is all `$name` is left out where the parameter has no value.
+one `$`, another `$x` stays as it is). An empty value adds nothing: a word of a list that is all `$name` is left out where the parameter has no value, and
+becomes several where the value holds an option with its value, `--compilation-config '{"level": 3}'`.
 
 A file is never changed in place: a copy is rendered into each replica's folder, and the words that named the file name the copy.
 """
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -226,8 +228,16 @@ class _Words:
         if isinstance(tree, Mapping):
             return {key: self.deep(value) for key, value in tree.items() if not self._empty(value)}
         if isinstance(tree, list | tuple):
-            return type(tree)(self.deep(item) for item in tree if not self._empty(item))
+            return type(tree)(word for item in tree for word in self._items(item))
         return tree
+
+    def _items(self, item: Any) -> list[Any]:
+        if not isinstance(item, str) or _NAMED.fullmatch(item) is None:
+            return [self.deep(item)]
+        text = self.text(item)
+        if text.startswith("-") and any(char.isspace() for char in text):
+            return shlex.split(text)
+        return [text] if text else []
 
     def text(self, text: str) -> str:
         return _NAMED.sub(self._one, text)

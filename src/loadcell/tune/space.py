@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from loadcell.errors import UserError
@@ -25,6 +26,7 @@ MOST_COUNTED: Final = 20_000
 _MOST_VISITED: Final = 200_000  # configurations looked at to find the legal ones of a finite space
 _TRIES: Final = 12  # times as many draws as are wanted, before a space counts as scarce
 _NEUTRAL: Final = 0.5
+_PARTNERS: Final = 257  # values of a second parameter that a repair looks at
 
 
 @dataclass
@@ -52,14 +54,11 @@ class Space:
         self.domains: dict[str, Domain] = {}
         for at, parameter in enumerate(self.parameters):
             self._read(parameter, ("parameter", at))
-        self._rules = [
-            (self._parsed(rule.expression, ("constraint", at, "expression")), rule.repair, at) for at, rule in enumerate(self.constraints)
-        ]
+        self._rules = [(self._parsed(rule.expression, ("constraint", at, "expression")), rule) for at, rule in enumerate(self.constraints)]
         for at, rule in enumerate(self.constraints):
-            if rule.repair is not None and rule.repair not in self.domains:
-                raise SpecError(
-                    ("constraint", at, "repair"), f"{rule.repair}: name a parameter that is searched: {', '.join(self.domains)}"
-                )
+            for name in rule.movable:
+                if name not in self.domains:
+                    raise SpecError(("constraint", at, "repair"), f"{name}: name a parameter that is searched: {', '.join(self.domains)}")
         self._order = self._ordered()
         self.searched = tuple(name for name in self._by_name if name in self.domains and not self.domains[name].fixed)
         self._optional = {name for name in self.searched if name in self._when or self._by_name[name].default is None}
@@ -231,7 +230,7 @@ class Space:
 
     def _broken(self, known: Mapping[str, Value]) -> tuple[int, str] | None:
         """The first constraint that does not hold, by its index in `_rules`, and why."""
-        for index, (expression, _, _) in enumerate(self._rules):
+        for index, (expression, _) in enumerate(self._rules):
             try:
                 if not expression.holds(known):
                     shown = ", ".join(f"{name} = {known[name]}" for name in sorted(expression.names) if name in known)
@@ -258,13 +257,30 @@ class Space:
                 self.counts.repaired += 1
                 return whole, moved
             broken = self._broken({**self.constants, **whole})
-            name = self._rules[broken[0]][1] if broken is not None else None
-            if broken is None or name is None or name not in whole:
+            names = self._rules[broken[0]][1].movable if broken is not None else ()
+            if broken is None or not names or any(name not in whole for name in names):
                 return None
-            value = self._moved(name, broken[0], values)
-            if value is None:
+            change = self._change(broken[0], names, values)
+            if change is None:
                 return None
-            values[name] = value
+            values |= change
+        return None
+
+    def _change(self, rule: int, names: tuple[str, ...], values: Mapping[str, Value]) -> dict[str, Value] | None:
+        """One parameter alone; then, of the others' values nearest first, the first with which it suffices."""
+        if self._rules[rule][1].alternate and self.counts.repaired % 2:
+            names = tuple(reversed(names))
+        first, *others = names
+        alone = self._moved(first, rule, values)
+        if alone is not None:
+            return {first: alone}
+        if others:
+            rest = [list(self.domains[name].nearest_first(values[name]))[:_PARTNERS] for name in reversed(others)]
+            for chosen in product(*rest):
+                together = dict(zip(reversed(others), chosen, strict=True))
+                moved = self._moved(first, rule, {**values, **together})
+                if moved is not None:
+                    return {first: moved, **together}
         return None
 
     def _moved(self, name: str, rule: int, values: Mapping[str, Value]) -> Value | None:
@@ -378,7 +394,7 @@ class Space:
                 else:
                     self.counts.rejected += 1
                     broken.append(drawn)
-        wanted = min(max(n - len(found), n // 16), n) if any(repair for _, repair, _ in self._rules) else 0
+        wanted = min(max(n - len(found), n // 16), n) if any(rule.movable for _, rule in self._rules) else 0
         for one in broken[:wanted]:
             repaired = self.repair(one)
             if repaired is not None:

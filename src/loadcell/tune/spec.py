@@ -67,14 +67,16 @@ class Objective(Struct, frozen=True, forbid_unknown_fields=True):
 
 class LoadTable(Struct, frozen=True, forbid_unknown_fields=True):
     """`fixed`: the load of [bench], or of parameters placed at `load`. `capacity`: within each trial the largest `knob` between `low` and `high`
-    that meets every SLO, found with at most `probes` loads.
+    that meets every SLO, found with at most `probes` loads. `calibrated`: the load of [bench] without a rate first, then, and this is what counts, at
+    `factor` × the request rate that was reached, at most `high`.
     """
 
-    mode: Literal["fixed", "capacity"] = "fixed"
+    mode: Literal["fixed", "capacity", "calibrated"] = "fixed"
     knob: Knob = "concurrency"
     low: float | None = None
     high: float | None = None
     probes: int = 6
+    factor: float = 1.05
 
 
 class Warmup(Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +89,7 @@ class Warmup(Struct, frozen=True, forbid_unknown_fields=True):
 class TrialTable(Struct, frozen=True, forbid_unknown_fields=True):
     """`timeout`: of one measured load. `hang`: so long no token of any request in flight is a hang.
 
+    `retry_on`: texts of a service's or benchmark's log that tell of the world, not of the configuration: a failure with one is `infrastructure`.
     `caches`: `reset` asks the engine to empty its prefix cache before a load (404: only said), `alike` leaves the same warm-up to do it.
     """
 
@@ -94,13 +97,14 @@ class TrialTable(Struct, frozen=True, forbid_unknown_fields=True):
     hang: Amount = "60s"
     early_stop: bool = True
     caches: Literal["reset", "alike"] = "reset"
+    retry_on: tuple[str, ...] = ()
 
 
 class BenchmarkTable(Struct, frozen=True, forbid_unknown_fields=True):
     """What loads the service: `loadcell` itself, or another tool's command, which is run as it is and whose result files are read.
 
     `executable`: the program, or its words (`["/venv/bin/vllm", "bench", "serve"]`). `args`: as in [fleet]; `{base_url}`, `{host}`, `{port}`, `{model}` and
-    `{folder}` (of this load) stand for what a trial has. `output_dir`: where the tool writes, if its arguments say so; null: a folder of the trial.
+    `{folder}` (of this load) stand for what a trial has. `fail_on`: texts of its output that mean it failed, whatever its exit code. `output_dir`: where the tool writes, if its arguments say so; null: a folder of the trial.
     """
 
     kind: BenchmarkName = "loadcell"
@@ -109,6 +113,7 @@ class BenchmarkTable(Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, str] = {}
     output_dir: str | None = None
     timeout: Amount = "1h"
+    fail_on: tuple[str, ...] = ()
 
 
 class FitnessTable(Struct, frozen=True, forbid_unknown_fields=True):
