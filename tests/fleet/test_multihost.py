@@ -138,6 +138,7 @@ echo "$*" >> "{log}"
 case "$1" in
     start) trap 'exit 0' TERM; touch "{up}"; {then} ;;
     health-check) test -e "{up}" ;;
+    status) printf 'Active:\\n 1 node_a\\n 1 node_b\\nPending:\\n (no pending nodes)\\n node_c\\n' ;;
 esac
 """
 
@@ -173,10 +174,11 @@ def test_over_ray_the_head_is_a_node_and_the_engine(tmp_path: Path) -> None:
     engine = ["/bin/sh", "-c", 'echo "engine $*"; echo "at $RAY_ADDRESS"; exec 1>&-; sleep 60', "x"]
     process = _launch(tmp_path, 0, engine, WAIT)
     assert process.stdout is not None
-    said = [process.stdout.readline().strip(), process.stdout.readline().strip()]
+    said = [process.stdout.readline().strip() for _ in range(3)]
     os.killpg(process.pid, signal.SIGTERM)
     process.communicate(timeout=20)
     assert said == [
+        "waiting for 2 nodes of the Ray cluster at 10.0.0.1:6379",
         "engine serve /m --host 0.0.0.0 --port 8000 --tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend ray",
         "at 10.0.0.1:6379",
     ]

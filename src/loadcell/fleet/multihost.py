@@ -3,10 +3,10 @@
 Data parallel, as vLLM does it: the head serves, and waits at `--data-parallel-rpc-port` for workers that run `--headless`, each with the first of
 its ranks. The head must not be given `--data-parallel-start-rank`: vLLM takes that for hybrid load balancing.
 
-Ray: a node per host, then an engine on the head that spreads over them. Each node is started with `--block`, as a process of our group, and
-ends with the group: `ray stop` is never used, because it ends every Ray process of this user on the host, whoever started it. On the head the
-engine and Ray's node share a group, and when the node ends the engine is ended. Tried with Ray 2.60 around the simulated engine: all processes of
-a node stay in its session. On accelerators untried.
+Ray: a node per host, then, when all have joined, an engine on the head that spreads over them. Each node is started with `--block`, as a process
+of our group, and ends with the group: `ray stop` is never used, because it ends every Ray process of this user on the host, whoever started it. On
+the head the engine and Ray's node share a group, and when the node ends the engine is ended. Tried with Ray 2.60 around the simulated engine over
+three hosts: all processes of a node stay in its session. On accelerators untried.
 """
 
 from typing import Final
@@ -18,9 +18,12 @@ from loadcell.fleet.command_line import number
 from loadcell.fleet.spec import FleetSpec, Launch, MultiHostSpec, Replica
 
 _HEAD: Final = """\
-ray=$1; at=$2; port=$3; shift 3
+ray=$1; at=$2; port=$3; nodes=$4; shift 4
+active() { "$ray" status --address "$at:$port" 2>/dev/null | sed -n '/^Active:/,/^Pending:/p' | grep -c node_; }
 ("$ray" start --head "--port=$port" "--node-ip-address=$at" --disable-usage-stats --block || kill -TERM $$) &
 until "$ray" health-check --address "$at:$port" >/dev/null 2>&1; do sleep 1; done
+echo "waiting for $nodes nodes of the Ray cluster at $at:$port"
+until [ "$(active)" -ge "$nodes" ]; do sleep 1; done
 exec "$@"
 """
 _WORKER: Final = """\
@@ -134,7 +137,7 @@ def over_ray(multi: MultiHostSpec, replica: Replica, engine: Launch) -> Launch:
         own = replica.nic_address or replica.address
         node = ("/bin/sh", "-c", _WORKER, "ray-worker", multi.ray_executable, f"{head}:{multi.ray_port}", own)
         return Launch(node, _RAY_ENDS | engine.env)
-    words = ("/bin/sh", "-c", _HEAD, "ray-head", multi.ray_executable, head, str(multi.ray_port), *engine.argv)
+    words = ("/bin/sh", "-c", _HEAD, "ray-head", multi.ray_executable, head, str(multi.ray_port), str(replica.ranks), *engine.argv)
     return Launch(words, {"RAY_ADDRESS": f"{head}:{multi.ray_port}"} | _RAY_ENDS | engine.env, engine.files, engine.cwd)
 
 
