@@ -21,19 +21,22 @@ class CallsOff(Watcher):
     """When `when` says so."""
 
     def __init__(self, when) -> None:
-        self.when, self.run, self.seen = when, None, []
+        self.when, self.of, self.seen = when, None, []
+
+    def run(self, run) -> None:
+        self.of = run
 
     def show(self, snapshot: Snapshot) -> None:
         self.seen.append(snapshot)
         if self.when(snapshot):
-            self.run.call_off("enough was seen")
+            self.of.call_off("enough was seen")
 
 
 def called_off(tmp_path: Path, server: ScriptedServer, watcher: CallsOff, **flags):
     given = {"base_url": [server.base_url], "model": "m", "tokenizer": "words", "input_len": 8, "output_len": 3, "health_check_interval": 0}
     folder = tmp_path / "run"
     folder.mkdir()
-    run = watcher.run = Run(scenario_from_flags(given | flags)[0], folder, "r", watcher)
+    run = Run(scenario_from_flags(given | flags)[0], folder, "r", watcher)
     return measure(run.execute, folder)
 
 
@@ -64,7 +67,7 @@ def test_flowing_tokens_are_no_silence(tmp_path):
 def test_called_off_before_its_first_request(tmp_path):
     class AtOnce(CallsOff):
         def started(self) -> None:
-            self.run.call_off("never mind")
+            self.of.call_off("never mind")
 
     with counting(1, sse(chat_event("a"), HANG)) as (server, _):
         measured = called_off(tmp_path, server, AtOnce(lambda _: False), concurrency=1, num_prompts=500)

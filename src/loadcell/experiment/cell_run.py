@@ -2,7 +2,7 @@
 
 import contextlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import Signals
 from typing import Final
@@ -48,9 +48,19 @@ def scenario_of(cell: Cell, now: Now, model: str | None, environment: Mapping[st
 
 
 def run_cell(
-    cell: Cell, services: Services, folder: Path, run_id: str, environment: Mapping[str, str], watcher: Watcher, *, apart: bool
+    cell: Cell,
+    services: Services,
+    folder: Path,
+    run_id: str,
+    environment: Mapping[str, str],
+    watcher: Watcher,
+    *,
+    apart: bool,
+    percentiles: Sequence[float] = (),
 ) -> CellEnd:
-    """Load, measure, report. `folder` exists and is empty; one in which nothing was recorded is removed. `apart`: the client keeps to the last CPU."""
+    """Load, measure, report. `folder` exists and is empty; one in which nothing was recorded is removed. `apart`: the client keeps to the last CPU.
+    `percentiles`: further ones.
+    """
     events: list[FleetEvent] = []
 
     def execute() -> RunFacts:
@@ -63,7 +73,7 @@ def run_cell(
         if not now.base_urls:
             raise EnvironmentFailure(f"no service is ready: {'; '.join(now.missing) or 'there is none'}")
         run = Run(scenario_of(cell, now, services.model, environment), folder, run_id, watcher)
-        end = ended(measure(execute, folder))
+        end = ended(measure(execute, folder, percentiles))
     except LoadcellError as failure:
         end = CellEnd("failed", str(failure))
     except (KeyboardInterrupt, SystemExit) as left:

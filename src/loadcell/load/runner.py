@@ -45,6 +45,9 @@ class Watcher:
     def note(self, text: str) -> None:
         """Something happened that a person wants to know."""
 
+    def run(self, run: "Run") -> None:
+        """The run that is about to begin; `call_off` ends it."""
+
 
 class Run:
     """`execute` once. `folder` exists and is empty. Raises LoadcellError for what ends a run before its first request."""
@@ -57,6 +60,7 @@ class Run:
         self._control: Control | None = None
         self._scrapes: QuietScrapes | None = None
         self._called_off: str | None = None
+        watcher.run(self)
 
     def call_off(self, detail: str) -> None:
         """End it before its time; it is reported as far as it went. For who watches it, from any thread."""
