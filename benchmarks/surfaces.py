@@ -244,6 +244,7 @@ SURFACES: Final = {surface.name: surface for surface in map(surface_of, LOADS)}
 _LOOSE: Final = {TTFT: 1.0, TPOT: 0.030}
 FLAT: Final = Surface("flat", CHAT, _LOOSE, 0.04, _flat)
 GAIN: Final = Surface("gain of 15 %", CHAT, _LOOSE, 0.04, _gain)
+KNOWN: Final = {**SURFACES, FLAT.name: FLAT, GAIN.name: GAIN}
 
 
 def draw(surface: Surface, rng: np.random.Generator) -> Configuration:
@@ -271,8 +272,7 @@ def default(surface: Surface) -> Configuration:
 @lru_cache(maxsize=32)
 def optimum(name: str) -> tuple[float, Configuration]:
     """Dense search: draws over the whole space, then from the best thirty every parameter is moved through its range, in turn, until none helps."""
-    surface = {**SURFACES, FLAT.name: FLAT, GAIN.name: GAIN}[name]
-    return dense_search(surface)
+    return dense_search(KNOWN[name])
 
 
 def dense_search(surface: Surface) -> tuple[float, Configuration]:

@@ -1,0 +1,116 @@
+"""Which search proposes the next trial, by name. optuna, numpy and scipy are loaded when one is made.
+
+sampler = make_sampler("model", SearchSpec(space, seed=1, limits=("ttft_p99 <= 1 s",)))
+study = optuna.create_study(storage=..., sampler=sampler, direction="maximize")
+asked = told.ask(study, space, known)          # Asked: trial, configuration, kind, gain
+told.tell(study, asked.trial, result)          # TrialResult; or told.pass_over(study, asked.trial)
+"""
+
+import importlib.util
+import math
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from loadcell.errors import UserError
+from loadcell.tune.parameters import Configuration, Value
+from loadcell.tune.space import Space
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+_MOST_IN_A_GRID: Final = 20_000
+_GRID_LEVELS: Final = 4
+
+
+class SearchSpec(Struct, frozen=True):
+    """What a search is made from. `limits`: keys of `TrialResult.violations`. `second`: the figure that is the second objective of a Pareto front.
+    `per_second`: the budget is time, so that short trials are worth more.
+    """
+
+    space: Space
+    seed: int
+    limits: tuple[str, ...] = ()
+    known: tuple[Configuration, ...] = ()
+    second: str | None = None
+    per_second: bool = False
+
+
+def make_sampler(name: str, spec: SearchSpec) -> "BaseSampler":
+    """UserError for a name that is none, and for a sampler whose needs are not met."""
+    if name not in SAMPLERS:
+        raise UserError(f"study.sampler = {name!r}: choose from {', '.join(SAMPLERS)}")
+    if spec.second is not None and name in ("cmaes", "pso"):
+        raise UserError(
+            f'study.sampler = "{name}": it knows one objective only; for objective.pareto use model, tpe, nsga2, qmc, random or grid'
+        )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="optuna")  # "experimental", "deprecated": chosen here, not by the user
+        return SAMPLERS[name](spec)
+
+
+def _model(spec: SearchSpec) -> "BaseSampler":
+    from loadcell.tune.sampler.model import ModelSampler
+
+    return ModelSampler(spec.space, spec.seed, spec.limits, spec.known, spec.second, per_second=spec.per_second)
+
+
+def _pso(spec: SearchSpec) -> "BaseSampler":
+    from loadcell.tune.sampler.swarm import SwarmSampler
+
+    return SwarmSampler(spec.space, spec.seed)
+
+
+def _optuna(name: str, spec: SearchSpec, *, constrained: bool = False, **options: Any) -> "BaseSampler":
+    import optuna
+
+    from loadcell.tune.sampler.told import constraints_of
+
+    if constrained:
+        options["constraints_func"] = constraints_of
+    sampler: BaseSampler = getattr(optuna.samplers, name)(seed=spec.seed % 2**32, **options)
+    return sampler
+
+
+def _gp(spec: SearchSpec) -> "BaseSampler":
+    if importlib.util.find_spec("torch") is None:
+        raise UserError(
+            'study.sampler = "gp": optuna\'s Gaussian process needs torch, which is not installed: pip install torch, or use "model"'
+        )
+    return _optuna("GPSampler", spec, constrained=True)
+
+
+def _cmaes(spec: SearchSpec) -> "BaseSampler":
+    if importlib.util.find_spec("cmaes") is None:
+        raise UserError('study.sampler = "cmaes": it needs the package cmaes, which is not installed: pip install cmaes, or use "model"')
+    return _optuna("CmaEsSampler", spec, warn_independent_sampling=False)
+
+
+def _grid(spec: SearchSpec) -> "BaseSampler":
+    levels: dict[str, list[Value]] = {}
+    for name in spec.space.searched:
+        domain = spec.space.domains[name]
+        every = domain.values if domain.values and len(domain.values) <= 2 * _GRID_LEVELS else None
+        spread = every or [domain.at((at + 0.5) / _GRID_LEVELS) for at in range(_GRID_LEVELS)]
+        levels[name] = list(dict.fromkeys(spread))
+    count = math.prod(map(len, levels.values()))
+    if count > _MOST_IN_A_GRID:
+        raise UserError(f'study.sampler = "grid": {count:,} configurations: give fewer parameters or ladders of few values, or use "model"')
+    return _optuna("GridSampler", spec, search_space=levels)
+
+
+SAMPLERS: Final[dict[str, Callable[[SearchSpec], "BaseSampler"]]] = {
+    "model": _model,
+    "tpe": lambda spec: _optuna(
+        "TPESampler", spec, constrained=True, multivariate=True, n_startup_trials=8, warn_independent_sampling=False
+    ),
+    "gp": _gp,
+    "nsga2": lambda spec: _optuna("NSGAIISampler", spec, constrained=True, population_size=10),
+    "cmaes": _cmaes,
+    "qmc": lambda spec: _optuna("QMCSampler", spec, scramble=True, warn_independent_sampling=False, warn_asynchronous_seeding=False),
+    "random": lambda spec: _optuna("RandomSampler", spec),
+    "grid": _grid,
+    "pso": _pso,
+}

@@ -1,0 +1,279 @@
+"""What was tried -> what to try next: default, known-good ones, a space-filling start, then the search. Pure; randomness is an argument.
+
+A proposal is always legal and never one that was tried. Gaussian processes of each metric are fitted on the trials that survived, a survival
+process on all whose end the configuration caused. They are compared on a finite set of candidates, so that conditions and constraints are exact:
+draws from the whole space, steps around the best trials, and then, twice, steps around the best candidates.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+from scipy.stats import qmc
+
+from loadcell.tune.outcome import MEASURED, TEACHES_DEATH, TrialResult
+from loadcell.tune.parameters import Configuration, Value
+from loadcell.tune.sampler.acquisition import log_expected_improvement, log_within
+from loadcell.tune.sampler.gp import Regression
+from loadcell.tune.sampler.kernel import Columns, Floats, Kernel
+from loadcell.tune.sampler.survival import Survival
+from loadcell.tune.space import Space
+
+_POOL: Final = 2000  # drawn once; each trial looks at some
+_DRAWS: Final = 500
+_AROUND: Final = 60
+_ROUNDS: Final = 4
+_CENTRES: Final = 4
+_KEPT: Final = 3
+_LIKELY: Final = float(np.log(0.5))
+_MARGIN: Final = 3.0  # log(measured/limit) beyond e^3 = 20 says nothing more
+_POOR: Final = 4.0  # as does an objective of e^-4 of the best
+_FILL_POINTS: Final = 64
+
+Key = tuple[tuple[str, Value], ...]
+Stage = Literal["default", "known", "fill", "search"]
+
+
+class Observation(Struct, frozen=True):
+    """One trial as the search sees it. `alive` null: it teaches nothing of survival. `values`: the objectives, to be maximised, above 0."""
+
+    configuration: Configuration
+    alive: bool | None
+    values: tuple[float, ...] = ()
+    violations: Mapping[str, float | None] = {}
+    feasible: bool = False
+    seconds: float = 0.0
+
+
+class Proposal(Struct, frozen=True):
+    """`gain`: expected relative improvement of the best candidate, with its chance of being feasible; null before the search, and while nothing is
+    feasible. `log_survival`: of the one proposed.
+    """
+
+    configuration: Configuration
+    kind: Stage
+    gain: float | None = None
+    log_survival: float | None = None
+
+
+def observed(result: TrialResult, second: str | None = None) -> Observation:
+    """`second`: the figure that is the second objective of a Pareto front."""
+    alive = True if result.outcome in MEASURED else False if result.outcome in TEACHES_DEATH else None
+    values: tuple[float, ...] = ()
+    if alive and result.objective is not None:
+        other = (result.figures.get(second),) if second is not None else ()
+        values = tuple(value for value in (result.objective, *other) if value is not None)
+        values = values if len(values) == 1 + len(other) and min(values) > 0 else ()
+    seconds = result.launch_s + result.measure_s + result.stop_s
+    return Observation(result.configuration, alive, values, result.violations, result.feasible, seconds)
+
+
+def beginnings(space: Space, known: Sequence[Configuration]) -> list[tuple[Stage, Configuration]]:
+    """What every search begins with, in order: the default, and the known-good ones, where they are legal."""
+    every: list[tuple[Stage, Configuration]] = [("default", space.default())]
+    every += [("known", space.complete(one)) for one in known]
+    return [(kind, one) for kind, one in every if space.legal(one) is None]
+
+
+class Search:
+    """`limits`: the SLOs' texts, keys of `violations`. `fill`: trials of the space-filling start; null: half as many as parameters.
+    `per_second`: prefer trials that are predicted to be short; for a budget in time.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        limits: Sequence[str] = (),
+        known: Sequence[Configuration] = (),
+        fill: int | None = None,
+        *,
+        per_second: bool = False,
+    ) -> None:
+        self.space, self.limits = space, tuple(limits)
+        self.known = tuple(space.complete(one) for one in known)
+        self.fill = len(space.searched) // 2 if fill is None else fill
+        self.per_second = per_second
+        self.columns = Columns.of(space.columns)
+        self.kernel = Kernel(self.columns)
+        self.thetas: dict[str, list[Floats]] = {}
+        self._pool: list[Configuration] = []
+
+    def propose(self, history: Sequence[Observation], rng: np.random.Generator) -> Proposal | None:
+        """Null: nothing is left to try."""
+        tried = {key_of(self.space.complete(one.configuration)) for one in history}
+        for kind, one in beginnings(self.space, self.known):
+            if key_of(one) not in tried:
+                return Proposal(one, kind)
+        if not self.space.searched:
+            return None
+        if len(tried) - 1 - len(self.known) < self.fill:
+            proposal = self._filling(history, tried, rng)
+            if proposal is not None:
+                return proposal
+        return self._searched(history, tried, rng)
+
+    def _filling(self, history: Sequence[Observation], tried: set[Key], rng: np.random.Generator) -> Proposal | None:
+        """Of scrambled Sobol points, the one farthest from all that was tried, in the encoding (Johnson et al. 1990: maximin)."""
+        whole: dict[Key, Configuration] = {}
+        for point in qmc.Sobol(len(self.space.searched), rng=rng).random(_FILL_POINTS).tolist():
+            one = self.space.from_unit(point)
+            if self.space.legal(one) is not None:
+                repaired = self.space.repair(one)
+                if repaired is None:
+                    continue
+                one = repaired[0]
+            if key_of(one) not in tried:
+                whole.setdefault(key_of(one), one)
+        choices = list(whole.values())
+        if not choices:
+            return None
+        if not history:
+            return Proposal(choices[0], "fill")
+        models = Models(self, history, rng, survival_only=True)
+        squares = models.squares_to(choices)
+        score = 0.5 * np.log(np.maximum(squares.sum(axis=0).min(axis=0), 1e-12)) + models.log_survival(squares)
+        return Proposal(choices[int(np.argmax(score))], "fill")
+
+    def _searched(self, history: Sequence[Observation], tried: set[Key], rng: np.random.Generator) -> Proposal | None:
+        models = Models(self, history, rng)
+        if not self._pool:
+            self._pool = self.space.candidates(rng, _POOL)
+        fresh = rng.choice(len(self._pool), size=min(_DRAWS, len(self._pool)), replace=False)
+        found = {key_of(one): one for one in (self._pool[at] for at in fresh)}
+        found |= {key_of(one): one for one in models.good}  # so that steps begin there, and are kept where nothing beats them
+        ranked = [one for key, one in found.items() if key not in tried]
+        scores = [models.scores(ranked)] if ranked else []
+        centres = models.good
+        for _ in range(_ROUNDS):
+            more = {key_of(one): one for one in self.space.candidates(rng, 2 * _AROUND, centres)[: 2 * _AROUND]}
+            new = [one for key, one in more.items() if key not in found and key not in tried]
+            found |= more
+            if new:
+                ranked += new
+                scores.append(models.scores(new))
+            if not ranked:
+                return None
+            score = np.concatenate([part[0] for part in scores])
+            centres = [ranked[at] for at in np.argsort(-score)[:_CENTRES]]
+        score, gain, survival = (np.concatenate(parts) for parts in zip(*scores, strict=True))
+        at = int(np.argmax(score))
+        expected = float(np.exp(np.max(gain))) if models.best is not None else None
+        return Proposal(ranked[at], "search", expected, float(survival[at]))
+
+
+class Models:
+    """All that is predicted from one history. `best`: the objective to be exceeded, null while nothing is feasible."""
+
+    def __init__(self, search: Search, history: Sequence[Observation], rng: np.random.Generator, *, survival_only: bool = False) -> None:
+        self._search = search
+        self._rows = search.columns.scaled(search.space.encode([one.configuration for one in history]))
+        self._squares = search.columns.squares(self._rows, self._rows)
+        self._rng = rng
+        self._survival = self._survivors(history)
+        self._limits: list[_Model] = []
+        self._objective: _Model | None = None
+        self._seconds: _Model | None = None
+        self.best: float | None = None
+        self.good: list[Configuration] = []
+        if not survival_only:
+            self._fit(history)
+
+    def squares_to(self, configurations: Sequence[Configuration]) -> Floats:
+        """(groups, history, m)"""
+        rows = self._search.columns.scaled(self._search.space.encode(configurations))
+        return self._search.columns.squares(self._rows, rows)
+
+    def log_survival(self, squares: Floats) -> Floats:
+        if self._survival is None:
+            return np.zeros(squares.shape[2])
+        model, rows = self._survival
+        return model.log_chance(squares[:, rows])
+
+    def scores(self, configurations: Sequence[Configuration]) -> tuple[Floats, Floats, Floats]:
+        """Of each: acquisition, log of the expected improvement that is feasible, log P(survives)."""
+        squares = self.squares_to(configurations)
+        survival = self.log_survival(squares)
+        gain = self._log_within(squares) + survival
+        if self._objective is not None and self.best is not None:
+            gain = gain + log_expected_improvement(*_predicted(self._objective, squares), self.best)
+        score = gain if self._seconds is None else gain - _predicted(self._seconds, squares)[0]
+        return score, gain, survival
+
+    def _survivors(self, history: Sequence[Observation]) -> "tuple[Survival, Rows] | None":
+        rows = np.array([at for at, one in enumerate(history) if one.alive is not None], dtype=np.intp)
+        alive = [bool(history[at].alive) for at in rows]
+        if all(alive):
+            return None
+        thetas = self._search.thetas.setdefault("survival", [])
+        model = Survival(self._search.kernel, self._squares[:, rows[:, None], rows], alive, thetas[-1] if thetas else None)
+        thetas[:] = [model.theta]
+        return model, rows
+
+    def _fit(self, history: Sequence[Observation]) -> None:
+        alive = [at for at, one in enumerate(history) if one.alive]
+        for limit in self._search.limits:
+            told = [(at, violation) for at in alive if (violation := history[at].violations.get(limit)) is not None]
+            if len(told) >= 2:
+                self._limits.append(
+                    self._regression(limit, [at for at, _ in told], np.clip([value for _, value in told], -_MARGIN, _MARGIN))
+                )
+        measured = [at for at in alive if history[at].values]
+        self.good = [history[at].configuration for at in (measured or alive)[-_CENTRES:]]
+        if len(measured) >= 2:
+            self._value(history, np.array(measured))
+        timed = [at for at in alive if history[at].seconds > 0]
+        if self._search.per_second and len(timed) >= 4:
+            self._seconds = self._regression("seconds", timed, np.log([history[at].seconds for at in timed]))
+
+    def _value(self, history: Sequence[Observation], measured: "Rows") -> None:
+        y = _scalar(np.log([history[at].values for at in measured]), self._rng)
+        self._objective = self._regression("objective", measured, np.maximum(y, np.max(y) - _POOR))
+        squares = self._squares[:, :, measured]
+        mean, _ = _predicted(self._objective, squares)
+        chance = self._log_within(squares)
+        self.good = [history[measured[at]].configuration for at in np.argsort(-(mean + np.maximum(chance, -4)))[:_CENTRES]]
+        feasible = [at for at in range(len(measured)) if history[measured[at]].feasible]
+        if feasible:
+            # A lucky measurement of a point that most likely violates is no incumbent: of the likely ones, the best mean.
+            likely = [at for at in feasible if chance[at] > _LIKELY] or feasible
+            self.best = float(np.max(mean[likely]))
+
+    def _regression(self, name: str, rows: "Sequence[int] | Rows", y: Floats) -> "_Model":
+        at = np.asarray(rows, dtype=np.intp)
+        thetas = self._search.thetas.setdefault(name, [])
+        shift = self._rng.normal(size=self._search.kernel.size + 1)
+        model = Regression(self._search.kernel, self._squares[:, at[:, None], at], y, thetas, shift)
+        thetas[:] = [*thetas, model.theta][-_KEPT:]
+        return model, at
+
+    def _log_within(self, squares: Floats) -> Floats:
+        out = np.zeros(squares.shape[2])
+        for model in self._limits:
+            out += log_within(*_predicted(model, squares))
+        return out
+
+
+Rows = npt.NDArray[np.intp]
+_Model = tuple[Regression, Rows]
+
+
+def _predicted(model: _Model, squares: Floats) -> tuple[Floats, Floats]:
+    return model[0].predict(squares[:, model[1]])
+
+
+def key_of(configuration: Configuration) -> Key:
+    """Of configurations that `complete` made: their names stand in one order."""
+    return tuple(configuration.items())
+
+
+def _scalar(logs: Floats, rng: np.random.Generator) -> Floats:
+    """One objective as it is; several by augmented Chebyshev with weights drawn anew for each trial (ParEGO, Knowles 2006)."""
+    if logs.shape[1] == 1:
+        return logs[:, 0]
+    low, high = logs.min(axis=0), logs.max(axis=0)
+    lost = (high - logs) / np.maximum(high - low, 1e-9)
+    weights = rng.dirichlet(np.ones(logs.shape[1]))
+    weighted = weights * lost
+    return np.asarray(-(weighted.max(axis=1) + 0.05 * weighted.sum(axis=1)))
