@@ -20,6 +20,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "init": ("loadcell.cli.init", "Write a commented specification of an experiment."),
     "check": ("loadcell.cli.check", "Say what an experiment would run, and start nothing."),
     "fleet": ("loadcell.cli.fleet", "Start, look at, read and stop services by hand."),
+    "import-optix": ("loadcell.cli.import_optix", "Write a configuration of msmodeling optix as a study of ours."),
     "doctor": ("loadcell.cli.doctor", "Check what this machine can measure."),
     "simulate": ("loadcell.cli.simulate", "Serve a simulated engine where no accelerator is."),
 }
@@ -63,7 +64,7 @@ def _run_verb(verb: str, words: Sequence[str]) -> int:
     from loadcell.cli.argv import normal
 
     module = import_module(VERBS[verb][0])
-    function, table = getattr(module, verb), getattr(module, "TABLE", None)
+    function, table = getattr(module, verb.replace("-", "_")), getattr(module, "TABLE", None)
     words = normal(words, getattr(module, "LISTS", ()))
     if table is not None:
         from loadcell.cli.plain import values_of

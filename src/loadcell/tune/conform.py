@@ -83,7 +83,7 @@ def study_from(tree: Mapping[str, Any], name: str) -> StudySpec:
             "constraint": tuple(_constraint(row, at) for at, row in enumerate(as_tables(top.get("constraint", ()), ("constraint",)))),
         },
     )
-    return checked(_with_constants(spec))
+    return checked(with_constants(spec))
 
 
 def checked(spec: StudySpec) -> StudySpec:
@@ -200,7 +200,7 @@ def _as_kind(one: Parameter, given: Any) -> Value:
     return number
 
 
-def _with_constants(spec: StudySpec) -> StudySpec:
+def with_constants(spec: StudySpec) -> StudySpec:
     """What the engine knows to be legal together is added to what is written."""
     names = [one.name for one in spec.parameter]
     movable = [one.name for one in spec.parameter if one.derived is None]

@@ -119,7 +119,7 @@ class BenchmarkTable(Struct, frozen=True, forbid_unknown_fields=True):
 class FitnessTable(Struct, frozen=True, forbid_unknown_fields=True):
     """Of an optix configuration: what its fitness was made of. It is reported as a column, and decides nothing."""
 
-    ttft_penalty: float = 3.0
+    ttft_penalty: float = 1.0
     tpot_penalty: float = 1.0
     success_rate_penalty: float = 5.0
     ttft_slo: float = 2.0
