@@ -12,8 +12,7 @@ from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
-from scipy.special import log_ndtr
-from scipy.stats import t as student
+from scipy.special import log_ndtr, stdtr, stdtrit
 
 from loadcell.tune.outcome import TrialResult
 from loadcell.tune.parameters import Configuration
@@ -205,7 +204,7 @@ def _one_sided(values: Sequence[float]) -> tuple[float, float, float]:
     if n < 2:
         return (float(values[0]) if n else 0.0), math.inf, 1.0
     mean, error = float(np.mean(values)), max(float(np.std(values, ddof=1)), _LEAST_DEVIATION) / math.sqrt(n)
-    return mean, float(student.ppf(1 - ALPHA, n - 1)) * error, float(student.sf(mean / error, n - 1))
+    return mean, float(stdtrit(n - 1, 1 - ALPHA)) * error, float(stdtr(n - 1, -mean / error))
 
 
 def _holm(standings: Sequence[Standing], level: float) -> list[Standing]:
@@ -265,4 +264,4 @@ def _margin_holds(winner: Sequence[Measured], reverted: Sequence[Measured], limi
     residuals = [*(np.array(before) - np.mean(before)), *(np.array(after) - np.mean(after))]
     freedom = len(residuals) - 2 if len(after) > 1 else len(before) - 1
     deviation = math.sqrt(float(np.sum(np.square(residuals))) / freedom)
-    return float(np.mean(after)) + float(student.ppf(1 - ALPHA, freedom)) * deviation / math.sqrt(len(after)) <= 0
+    return float(np.mean(after)) + float(stdtrit(freedom, 1 - ALPHA)) * deviation / math.sqrt(len(after)) <= 0
