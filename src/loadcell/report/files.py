@@ -23,6 +23,7 @@ from loadcell.report.vllm import VllmOptions
 
 SUMMARY_NAME: Final = "summary.json"
 REPORT_NAME: Final = "report.md"
+_STATE_NAME: Final = "state.jsonl"  # of a folder that `loadcell run` made
 RESULTS_NAME: Final = "results.json"
 _FLUSH: Final = 1 << 20
 
@@ -44,7 +45,9 @@ def write_results(folder: Path, results: ExperimentResults) -> tuple[Path, Path]
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether both names are free, or hold what we wrote."""
+    """Whether both names are free, or hold what we wrote: in the folder of a run of ours whatever stands there, be it torn."""
+    if (folder / _STATE_NAME).is_file():
+        return True
     results = folder / RESULTS_NAME
     if not results.exists():
         return not (folder / REPORT_NAME).exists()
