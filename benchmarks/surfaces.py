@@ -63,6 +63,7 @@ DOCUMENTS: Final = Workload("documents", "h100:llama-3.3-70b", 8, 5200, 160, 0.0
 REASONING: Final = Workload("reasoning", "l4:llama-3.1-8b", 4, 250, 1800, 0.1, 1.0, 0.080, 0.06, 16384, 0.75)
 
 
+@lru_cache
 def parameters(workload: Workload) -> tuple[Parameter, ...]:
     """Twelve that are searched, and one derived from them."""
     powers = tuple(float(1 << power) for power in range(4) if 1 << power <= workload.devices)
@@ -90,6 +91,7 @@ def parameters(workload: Workload) -> tuple[Parameter, ...]:
     )
 
 
+@lru_cache
 def constraints(workload: Workload) -> tuple[Constraint, ...]:
     """What the engine's adapter knows before a start; what memory allows is for the search to learn."""
     return (
