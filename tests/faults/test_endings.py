@@ -1,9 +1,12 @@
 """loadcell itself is killed, interrupted, or runs out of disk, in every phase of an experiment."""
 
 import contextlib
+import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -97,7 +100,6 @@ def test_a_second_interrupt_ends_it_at_once_and_stops_the_services_all_the_same(
         "import asyncio\nasyncio.AbstractEventLoop.add_signal_handler = lambda *a: None\n"
         "sys.exit(loadcell.cli.main.main(['simulate', *sys.argv[1:]]))\n"
     )
-    import sys
 
     fleet = FLEET.replace('engine = "simulated"', f'engine = "simulated"\nexecutable = ["{sys.executable}", "{folder}/deaf.py"]')
     fleet = fleet.replace('stop-timeout = "5s"', 'stop-timeout = "60s"')
@@ -164,7 +166,6 @@ def test_files_that_cannot_grow(folder: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a small file system")
 @pytest.mark.parametrize("size", ["66m", "400k"])
 def test_a_disk_that_is_full(folder: Path, size: str) -> None:
-    import subprocess
 
     disk = folder / "disk"
     disk.mkdir()
@@ -229,4 +230,26 @@ def test_two_experiments_on_the_same_ports(folder: Path) -> None:
     assert "process " in other.err
     one.wait()
     assert set(one.states().values()) == {"done"}
+    assert_clean(folder)
+
+
+@pytest.mark.parametrize("how", ["2>&1 | head -1", "2>&- >&-"])
+def test_whoever_reads_its_progress_may_leave(folder: Path, how: str) -> None:
+    write(folder, FLEET, BENCH, CELLS.split('[[scenario]]\nname = "long"')[0])
+    script = f"{sys.executable} -m loadcell run exp.toml --output-dir run {how}"
+    subprocess.run(
+        ["/bin/sh", "-c", script], cwd=folder, env={**os.environ, "XDG_STATE_HOME": str(folder / "state")}, timeout=90, check=False
+    )
+    until(lambda: not left(folder), "the end")
+    found = json.loads((folder / "run" / "results.json").read_bytes())
+    assert (found["state"], found["scenarios"][0]["cells"][0]["state"]) == ("complete", "done")
+    assert_clean(folder)
+
+
+def test_records_that_cannot_be_written_are_told_before_anything_starts(folder: Path) -> None:
+    write(folder, FLEET, BENCH, CELLS)
+    run = Experiment(folder, env={"XDG_STATE_HOME": "/dev/null"})
+    assert run.wait() == 1
+    assert run.err.count("set XDG_STATE_HOME to a folder that can") == 1
+    assert "Traceback" not in run.err
     assert_clean(folder)

@@ -38,12 +38,14 @@ def run(
     Ctrl-C lets the cell that runs drain and stops the services; `--resume` goes on later. All that was measured is in the run's folder.
     """
     from loadcell.cli.experiment_view import ExperimentView
+    from loadcell.cli.lasting import lasting
     from loadcell.cli.state import fleet_registry
     from loadcell.experiment.prepare import Asked, prepared
     from loadcell.experiment.run import exit_code
     from loadcell.load.signals import ignored
 
-    view = ExperimentView(sys.stdout, sys.stderr, quiet=quiet)
+    err = lasting(sys.stderr)
+    view = ExperimentView(lasting(sys.stdout), err, quiet=quiet)
     asked = Asked(
         spec=spec_file,
         sets=tuple(sets or ()),
@@ -62,7 +64,7 @@ def run(
             view.stop()
             if ready.run.signal is not None:
                 ignored()  # one more Ctrl-C must not take the report from who has just asked for it
-            _where(ready, quiet=quiet, out=sys.stderr)
+            _where(ready, quiet=quiet, out=err)
     if not quiet:
         view.table(results)
     return exit_code(results, ready.gates, signal_number=ready.run.signal, strict=strict, gate=gate)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TextIO
 from urllib.parse import quote
 
 import msgspec
@@ -142,9 +142,8 @@ class Registry:
     @contextmanager
     def allocating(self) -> Iterator[None]:
         """Held while ports and devices are chosen and entered, so that two fleets that start at once choose different ones."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / "allocating.lock"
-        with path.open("a") as lock:
+        with self._opened(path) as lock:
             deadline = time.monotonic() + self._patience_s
             while True:
                 try:
@@ -157,6 +156,15 @@ class Registry:
                         ) from None
                     time.sleep(LOCK_STEP_S)
             yield
+
+    def _opened(self, path: Path) -> TextIO:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return path.open("a")
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"services are recorded in {self.folder}, which cannot be written ({error.strerror}): set XDG_STATE_HOME to a folder that can"
+            ) from error
 
     def _path(self, entry: Entry) -> Path:
         return self._services / quote(entry.host.name, safe="") / f"{entry.marker}.json"
