@@ -74,10 +74,20 @@ class Score(Struct, frozen=True):
         return None if self.cut_share is None else self.cut_share <= 0.5
 
 
-def score(summary: Summary, blocks: Blocks, slos: Sequence[Slo], metric: Metric, per: Per, devices: int, cut_share: float | None) -> Score:
-    """`blocks`: of the window that `window_of` names. `devices`: what the services have in all."""
+def score(
+    summary: Summary,
+    blocks: Blocks,
+    slos: Sequence[Slo],
+    metric: Metric,
+    per: Per,
+    devices: int,
+    cut_share: float | None,
+    *,
+    wanted: Sequence[Slo] = (),
+) -> Score:
+    """`blocks`: of the window that `window_of` names. `devices`: what the services have in all. `wanted`: figures asked for besides the limits'."""
     name, figures = window_of(summary)
-    found, n = figures_of(figures, slos, devices)
+    found, n = figures_of(figures, (*slos, *wanted), devices)
     objective = finite(found[f"{metric}_per_device" if per == "device" else metric])
     why = (
         None
@@ -234,12 +244,12 @@ def cut_share(values: Sequence[float]) -> float | None:
 
 
 def refuse_unmeasurable(
-    slos: Sequence[Slo], metric: Metric, *, streamed: bool, offered: Container[str] | None = None, who: str = ""
+    slos: Sequence[Slo], metric: Metric, *, streamed: bool, offered: Container[str] | None = None, who: str = "", limited: bool = False
 ) -> None:
     """Before anything starts: a limit or an objective that could never be measured. `offered`: `ttft_mean`, `throughput`, …: all that an external
-    benchmark tells. Raises UserError.
+    benchmark tells. `limited`: requests have limits of their own, which goodput counts. Raises UserError.
     """
-    if metric == "goodput" and not any(slo.metric != "success_rate" for slo in slos) and offered is None:
+    if metric == "goodput" and not limited and not any(slo.metric != "success_rate" for slo in slos) and offered is None:
         raise UserError(
             "[objective] metric = 'goodput' counts requests within their limits, and no [[slo]] limits a request: add one, or use throughput"
         )

@@ -1,0 +1,348 @@
+"""One trial: a configuration -> services started, warmed, loaded, judged, stopped -> a TrialResult. What goes wrong is a result, too.
+
+States: plan, launch, warm-up, measure, stop. While a load runs nobody asks the services for tokens but the load itself, and no probe ends a trial:
+only processes that die, tokens that cease, evidence, and the user do.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from loadcell.clock import NS_PER_S, Clock, MonotonicClock
+from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
+from loadcell.experiment.cell_run import scenario_of
+from loadcell.experiment.secrets import Hider
+from loadcell.experiment.services import Now
+from loadcell.fleet.causes import CauseFinder
+from loadcell.fleet.engines import ENGINES
+from loadcell.fleet.events import now_text
+from loadcell.fleet.fleet import Fleet, FleetFailure
+from loadcell.fleet.hosts.host import Host
+from loadcell.fleet.registry import Registry
+from loadcell.fleet.spec import Cause, FleetSpec, HostSpec
+from loadcell.load.runner import Watcher
+from loadcell.metrics.slo import Slo, parse_slo
+from loadcell.tune import blame, objective
+from loadcell.tune.blame import Blame
+from loadcell.tune.external import offered
+from loadcell.tune.loads import Loaded, Loads, Setting, cell_of
+from loadcell.tune.outcome import TrialPhase, TrialResult
+from loadcell.tune.parameters import Configuration
+from loadcell.tune.placing import Placed, placed
+from loadcell.tune.read import sources_of
+from loadcell.tune.spec import StudySpec, space_of
+
+Kind = Literal["default", "known", "fill", "search", "drift", "confirm", "revert"]
+
+_TAIL: Final = 1 << 16
+_SOMEWHERE: Final = "http://127.0.0.1:1"
+_FULL: Final = ("default", "drift", "confirm", "revert")
+"""Trials that are measured to their end: something is compared with them."""
+
+
+class TrialWatcher:
+    """What a trial tells while it goes on. Override what is of interest."""
+
+    def phase(self, number: int, phase: TrialPhase) -> None:
+        """It goes on to this."""
+
+    def load(self, number: int) -> Watcher:  # noqa: ARG002 - for who overrides it
+        """A load begins: who is told of its run."""
+        return Watcher()
+
+    def note(self, text: str) -> None:
+        """Something that a person wants to know."""
+
+
+class _Clocked(Struct):
+    """Seconds of each part."""
+
+    launch_s: float = 0.0
+    measure_s: float = 0.0
+    stop_s: float = 0.0
+
+
+class Trial:
+    """`folder`: of the study; each trial has one of its own below it. `environment`: variables that may hold keys.
+
+    `incumbent`: the best result so far; `measure` keeps it by itself, `remember` tells it of earlier ones.
+    """
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        folder: Path,
+        registry: Registry,
+        environment: Mapping[str, str],
+        *,
+        watcher: TrialWatcher | None = None,
+        clock: Clock | None = None,
+        open_host: Callable[[HostSpec], Host] | None = None,
+    ) -> None:
+        self._spec, self._folder, self._registry, self._environment = spec, folder, registry, environment
+        self._watcher = watcher or TrialWatcher()
+        self._clock = clock or MonotonicClock()
+        self._open_host = open_host
+        self._hider = Hider.of(msgspec.to_builtins(spec))
+        self._sources = sources_of(spec)
+        self._slos = tuple(parse_slo(text, "[[slo]]") for text in spec.slo)
+        self.incumbent: TrialResult | None = None
+
+    def check(self) -> None:
+        """Refuse, before anything starts, what could never be measured, and services that could not be. Raises UserError, EnvironmentFailure."""
+        spec = self._spec
+        external = spec.benchmark.kind != "loadcell"
+        streamed = spec.bench.get("stream", True) not in (False, "false", "no", "off") and not spec.bench.get("no_stream")
+        limits = (*self._slos, *self._wanted())
+        told = offered(spec.benchmark, limits) if external else None
+        objective.refuse_unmeasurable(
+            limits, self._metric(), streamed=streamed, offered=told, who=f"benchmark {spec.benchmark.kind}", limited="goodput" in spec.bench
+        )
+        if external and spec.fleet.replicas > 1:
+            raise UserError(
+                f"[fleet] replicas = {spec.fleet.replicas}: benchmark {spec.benchmark.kind} loads one service; use 'loadcell' for several"
+            )
+        where = placed(spec, space_of(spec).default(), self._sources)
+        if not external:
+            cell = cell_of(spec, where, self._any_load(), 0)
+            scenario_of(cell, Now((_SOMEWHERE,), None), None, self._environment)
+        fleet = self._fleet(where.fleet, self._folder / "check")
+        try:
+            fleet.check()
+        finally:
+            fleet.release()
+
+    def remember(self, result: TrialResult) -> None:
+        """Learn of a result: the best one within the limits is what later trials have to reach."""
+        best = self.incumbent
+        if result.feasible and result.objective is not None and (best is None or result.objective > (best.objective or 0.0)):
+            self.incumbent = result
+
+    def measure(self, configuration: Configuration, number: int, kind: Kind = "search") -> TrialResult:
+        """Once, and once more where the machine was to blame. Raises UserError only for a default that cannot be placed or planned."""
+        result = self._once(configuration, number, kind)
+        if result.outcome == "infrastructure":
+            self._watcher.note(f"trial {number}: {result.evidence}; tried once more")
+            again = self._once(configuration, number, kind)
+            spent = {name: getattr(result, name) + getattr(again, name) for name in ("launch_s", "measure_s", "stop_s")}
+            result = replace(again, started=result.started, attempts=2, **spent)
+        self.remember(result)
+        return result
+
+    run = measure
+
+    # --- one attempt
+
+    def _once(self, configuration: Configuration, number: int, kind: Kind) -> TrialResult:
+        folder = self._new_folder(number)
+        began, spent = now_text(), _Clocked()
+        loaded = Loaded(Blame("infrastructure", "plan"))
+        notes: list[str] = []
+        try:
+            self._watcher.phase(number, "plan")
+            where = placed(self._spec, configuration, self._sources)
+            fleet = self._fleet(where.fleet, folder, notes.append)
+            loaded = self._with_fleet(fleet, where, folder, number, kind, spent)
+        except UserError as wrong:
+            if kind == "default":
+                raise
+            loaded = Loaded(Blame("bad_arguments", "plan", _first_line(wrong)))
+        except LoadcellError as failure:
+            loaded = Loaded(Blame("infrastructure", "launch", _first_line(failure)))
+        except KeyboardInterrupt:
+            loaded = Loaded(Blame("cancelled", "launch", "signal 2"), signal=2)
+        except SystemExit as left:
+            number_of = left.code - 128 if isinstance(left.code, int) and left.code > 128 else 15
+            loaded = Loaded(Blame("cancelled", "launch", f"signal {number_of}"), signal=number_of)
+        except Exception as bug:  # noqa: BLE001 - the supervisor's edge: whatever breaks a trial does not end the study
+            loaded = Loaded(self._bug(bug, folder))
+        return self._result(configuration, number, kind, folder, loaded, spent, began, notes)
+
+    def _with_fleet(self, fleet: Fleet, where: Placed, folder: Path, number: int, kind: Kind, spent: _Clocked) -> Loaded:
+        loaded = Loaded(Blame("infrastructure", "launch"))
+        with fleet:
+            self._watcher.phase(number, "launch")
+            began_ns = self._clock.now_ns()
+            try:
+                fleet.start()
+            except FleetFailure as failure:
+                return Loaded(blame.of_start(failure.cause, str(failure), failure.code, failure.lines))
+            finally:
+                spent.launch_s = self._since_s(began_ns)
+            began_ns = self._clock.now_ns()
+            try:
+                loaded = self._loads(fleet, where, folder, number, kind).run()
+            finally:
+                spent.measure_s = self._since_s(began_ns)
+                began_ns = self._clock.now_ns()
+                self._watcher.phase(number, "stop")
+                left = fleet.stop()
+                spent.stop_s = self._since_s(began_ns)
+        explained = self._explained(loaded, where.fleet, folder)
+        return replace(explained, notes=(*explained.notes, *left))
+
+    def _loads(self, fleet: Fleet, where: Placed, folder: Path, number: int, kind: Kind) -> Loads:
+        setting = Setting(
+            spec=self._spec,
+            placed=where,
+            slos=self._slos,
+            wanted=self._wanted(),
+            metric=self._metric(),
+            folder=folder,
+            environment=self._environment,
+            full=kind in _FULL or not self._spec.trial.early_stop,
+            incumbent=self.incumbent,
+        )
+        return Loads(
+            setting,
+            fleet,
+            self._hider,
+            self._registry,
+            self._clock,
+            watcher=lambda: self._watcher.load(number),
+            phase=lambda phase: self._watcher.phase(number, phase),
+        )
+
+    def _explained(self, loaded: Loaded, fleet: FleetSpec, folder: Path) -> Loaded:
+        """A death, or failed requests, with what the services' logs say of it. Read after their end: nothing is written any more."""
+        ending = loaded.ending
+        if ending is None or (ending.death is None and ending.failure is None and not _failures(ending)):
+            return loaded
+        found = log_cause(fleet, folder)
+        if found is None:
+            return loaded
+        death = None if ending.death is None else replace(ending.death, log=found)
+        return replace(loaded, blame=blame.of_load(replace(ending, death=death, log=found)))
+
+    # --- parts
+
+    def _fleet(self, spec: FleetSpec, folder: Path, note: Callable[[str], None] = lambda _: None) -> Fleet:
+        headers: Sequence[tuple[str, str]] = ()
+        if self._spec.benchmark.kind == "loadcell":
+            where = Placed(spec, dict(self._spec.bench), self._spec.benchmark, {})
+            cell = cell_of(self._spec, where, self._any_load(), 0)
+            headers = scenario_of(cell, Now((_SOMEWHERE,), None), None, self._environment).target.headers
+
+        def told(text: str) -> None:
+            note(text)
+            self._watcher.note(text)
+
+        return Fleet(
+            spec,
+            folder,
+            self._registry,
+            name=self._spec.study.name,
+            note=told,
+            clock=self._clock,
+            headers=headers,
+            open_host=self._open_host,
+        )
+
+    def _metric(self) -> objective.Metric:
+        first = self._spec.objective.pareto[0] if self._spec.objective.pareto else self._spec.objective.metric
+        return first if first in objective.UNITS else self._spec.objective.metric  # type: ignore[return-value]
+
+    def _wanted(self) -> tuple[Slo, ...]:
+        """Latencies that a front is made of: measured as limits are, without one."""
+        return tuple(parse_slo(f"{text} <= 1s", "[objective]") for text in self._spec.objective.pareto or () if text not in objective.UNITS)
+
+    def _any_load(self) -> float | None:
+        """Of a search for the largest load, the lowest: for what is checked and asked before any."""
+        load = self._spec.load
+        return None if load.mode == "fixed" else load.low or 1.0
+
+    def _new_folder(self, number: int) -> Path:
+        """`trials/0007`; what was there before, of a trial that was killed, stays beside it."""
+        for attempt in range(1, 1000):
+            folder = self._folder / "trials" / (f"{number:04d}" if attempt == 1 else f"{number:04d}-{attempt}")
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise EnvironmentFailure(f"cannot make {folder}: {error.strerror}") from error
+            return folder
+        raise EnvironmentFailure(f"{self._folder / 'trials'}: no name is left for trial {number}")
+
+    def _bug(self, bug: Exception, folder: Path) -> Blame:
+        import traceback
+
+        path = folder / "error.txt"
+        path.write_text("".join(traceback.format_exception(bug)), encoding="utf-8")
+        # The disk, or a file: the machine's. Anything else is a fault of ours, which says nothing of the configuration.
+        outcome: Literal["infrastructure", "bench_failed"] = "infrastructure" if isinstance(bug, OSError) else "bench_failed"
+        return Blame(outcome, "measure", f"{type(bug).__name__}: {bug} (see {path.name})")
+
+    def _since_s(self, began_ns: int) -> float:
+        return (self._clock.now_ns() - began_ns) / NS_PER_S
+
+    def _result(
+        self,
+        configuration: Configuration,
+        number: int,
+        kind: Kind,
+        folder: Path,
+        loaded: Loaded,
+        spent: _Clocked,
+        began: str,
+        notes: Sequence[str],
+    ) -> TrialResult:
+        score, end = loaded.score, loaded.blame
+        extra: dict[str, Any] = dict(loaded.extra)
+        said = [*dict.fromkeys((*loaded.notes, *notes))]
+        if said:
+            extra["notes"] = [self._hider.text(text) for text in said]
+        if loaded.signal is not None:
+            extra["signal"] = loaded.signal
+        measured = end.outcome in ("ok", "slo_violated", "early_stopped")
+        return TrialResult(
+            number=number,
+            configuration=configuration,
+            outcome=end.outcome,
+            phase=end.phase,
+            kind=kind,
+            objective=score.objective if score is not None and measured else None,
+            objective_se=score.objective_se if score is not None and measured else None,
+            figures=score.figures if score is not None else {},
+            n=score.n if score is not None else {},
+            violations=score.violations if score is not None else {},
+            evidence=None if end.evidence is None else self._hider.text(end.evidence),
+            exit_code=end.code,
+            folder=str(folder.relative_to(self._folder)),
+            load=loaded.load,
+            launch_s=round(spent.launch_s, 3),
+            measure_s=round(spent.measure_s, 3),
+            stop_s=round(spent.stop_s, 3),
+            started=began,
+            ended=now_text(),
+            verdict=loaded.verdict,
+            extra=extra,
+        )
+
+
+def log_cause(fleet: FleetSpec, folder: Path) -> tuple[Cause, str] | None:
+    """The cause that the services' logs name, with its line; a named one before one that is only fatal."""
+    found: tuple[Cause, str] | None = None
+    for log in sorted((folder / "logs").glob("*.log")):
+        finder = CauseFinder((*fleet.pattern, *ENGINES[fleet.engine].patterns))
+        try:
+            text = log.read_bytes()[-_TAIL:].decode("utf-8", "replace")
+        except OSError:
+            continue
+        for line in text.replace("\r", "\n").split("\n"):
+            finder.feed(line)
+        if finder.best is not None and (found is None or found[0] == "fatal"):
+            found = finder.best
+    return found
+
+
+def _failures(ending: blame.Ending) -> bool:
+    return ending.summary is not None and ending.summary.whole.counts.failed > 0
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).splitlines()[0] if str(failure) else type(failure).__name__
