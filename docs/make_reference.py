@@ -1,4 +1,4 @@
-"""Makes docs/cli.md from the flags and docs/spec.md from the types. `--check` changes nothing and fails when a page is out of date."""
+"""Makes docs/cli.md from the flags, docs/spec.md and docs/study.md from the types. `--check` changes nothing and fails when a page is out of date."""
 
 import importlib
 import inspect
@@ -24,6 +24,21 @@ from loadcell.metrics.slo import Slo
 from loadcell.output import OutputSpec
 from loadcell.scenario import SamplingSpec, Scenario, TargetSpec
 from loadcell.schedule import ScheduleSpec
+from loadcell.tune.expressions import FUNCTIONS
+from loadcell.tune.offers import ENGINES, offered_constraints, offered_parameters
+from loadcell.tune.parameters import Constraint, Parameter, Place
+from loadcell.tune.spec import (
+    BenchmarkTable,
+    Budget,
+    Confirm,
+    FitnessTable,
+    LoadTable,
+    Objective,
+    StudySpec,
+    StudyTable,
+    TrialTable,
+    Warmup,
+)
 from loadcell.workload.spec import WorkloadSpec
 
 HERE = Path(__file__).parent
@@ -49,6 +64,38 @@ EXPERIMENT: tuple[type[msgspec.Struct], ...] = (
     MultiHostSpec,
     LogPattern,
 )
+STUDY: tuple[type[msgspec.Struct], ...] = (
+    StudySpec,
+    StudyTable,
+    Budget,
+    Confirm,
+    Objective,
+    Parameter,
+    Place,
+    Constraint,
+    LoadTable,
+    Warmup,
+    TrialTable,
+    BenchmarkTable,
+    FitnessTable,
+)
+HOW_TO_READ_A_STUDY = """\
+The file is TOML. Keys may be written with `-` or `_`; one that is not known is refused, naming its line and the nearest right one. `[fleet]`, `[bench]` and
+`[[slo]]` are those of an experiment ([spec.md](spec.md)); `--set`, `--env-file` and `cluster-file` work as there. `examples/tune_simulated.toml` is a whole file.
+
+- **Places**: the keys of `Place` stand in `[[parameter]]` itself: `flag = "--max-num-seqs"`. `flag = "--enable-x/--no-enable-x"` names the words of a bool whose
+  false has one. A `file` is JSON, TOML or YAML; a copy is changed, written into the replica's folder and named wherever `[fleet]` named the file. `load` is a flag of
+  `loadcell bench`: such a parameter needs no restart. In texts of `[fleet]` and `[benchmark]`, `$name` stands for a parameter's value, `$$` for one `$`.
+- **Values**: `int` and `float` have `low` and `high` (with `log`, or with `step`), or a `ladder`; `categorical` has `choices`, and numbers among themselves are taken in
+  their order; `bool` has nothing. `low = high` is a value that is set, and not searched.
+- **Default**: what `[fleet]` sets already goes before `default`; without either the parameter is left to the engine in the first trial. A default may lie outside
+  the range.
+- **Conditions**: `when` is an expression; a parameter whose `when` is false is not set. `derived` gives the value instead of a search, as in `devices // (tp * pp)`; one that is
+  no whole number, or outside its `low` and `high`, makes the configuration illegal.
+- **Expressions** know names of parameters, constants, numbers, texts, `+ - * / // %`, comparisons, `in (16, 32)`, `and`, `or`, `not`, `a if b else c`, and FUNCTIONS. A
+  constraint that needs a parameter which is not set holds.
+- **Repair**: a configuration that breaks a constraint with `repair` is moved to the nearest legal one; without, it is rejected. Both are counted.
+"""
 HOW_TO_READ = """\
 The file is TOML. Keys may be written with `-` or `_`; one that is not known is refused, naming its line and the nearest right one. `loadcell init`
 writes a commented file, `loadcell check FILE` says what it would run. In the file the keys of `ScenarioRow.flags` stand in `[[scenario]]` itself, and
@@ -122,7 +169,7 @@ def plain(default: Any) -> str:
 def cli_page() -> str:
     lines = ["# The command line", "", MADE, "", "`loadcell COMMAND --help` prints the same."]
     for verb, (module, words) in VERBS.items():
-        function = getattr(importlib.import_module(module), verb)
+        function = getattr(importlib.import_module(module), verb.replace("-", "_"))
         lines += ["", f"## loadcell {verb}", "", words, ""]
         lines += bench_section() if verb == "bench" else verb_section(function)
     return "\n".join(lines) + "\n"
@@ -150,6 +197,39 @@ def spec_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def study_page() -> str:
+    functions = ", ".join(f"`{name}`" for name in FUNCTIONS)
+    lines = ["# The file of a study", "", MADE, "", HOW_TO_READ_A_STUDY.rstrip("\n").replace("FUNCTIONS", functions)]
+    lines += [
+        "",
+        "## What engines offer",
+        "",
+        '`parameters = "vllm-default"` offers these; `tensor_parallel_size` only where `[fleet]` tells the devices of a replica.',
+    ]
+    for engine in ENGINES:
+        lines += offered_section(engine)
+    lines += ["", "## Keys"]
+    for struct in STUDY:
+        lines += struct_section(struct)
+    return "\n".join(lines) + "\n"
+
+
+def offered_section(engine: Any) -> Iterator[str]:
+    parameters = offered_parameters(engine, ("devices",))
+    if not parameters:
+        return
+    yield from ("", f"### {engine}-default", "", "| parameter | place | values | default |", "| --- | --- | --- | --- |")
+    for one in parameters:
+        values = ", ".join(map(str, one.choices)) or (
+            "false, true" if one.kind == "bool" else f"{one.low:g} to {one.high:g}{', log' if one.log else ''}"
+        )
+        yield f"| `{one.name}` | `{one.place.flag or one.place.path}` | {values} | {plain(one.default) if one.kind != 'bool' else str(one.default).lower()} |"
+    names = [one.name for one in parameters]
+    rules = offered_constraints(engine, names, names, {"devices": 1, "max_model_len": 1})
+    if rules:
+        yield from ("", "Legal together: " + "; ".join(f"`{rule.expression}`" for rule in rules) + ".")
+
+
 def struct_section(struct: type[msgspec.Struct]) -> Iterator[str]:
     yield from ("", f"### {struct.__name__}", "", inspect.getdoc(struct) or "", "", "| field | type | default |", "| --- | --- | --- |")
     for field in msgspec.structs.fields(struct):
@@ -168,7 +248,7 @@ def default_text(field: msgspec.structs.FieldInfo) -> str:
 def main(check: bool) -> int:
     stale = [
         path.name
-        for path, text in ((HERE / "cli.md", cli_page()), (HERE / "spec.md", spec_page()))
+        for path, text in ((HERE / "cli.md", cli_page()), (HERE / "spec.md", spec_page()), (HERE / "study.md", study_page()))
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     if check and stale:
@@ -177,6 +257,7 @@ def main(check: bool) -> int:
     if not check:
         (HERE / "cli.md").write_text(cli_page(), encoding="utf-8")
         (HERE / "spec.md").write_text(spec_page(), encoding="utf-8")
+        (HERE / "study.md").write_text(study_page(), encoding="utf-8")
     return 0
 
 

@@ -40,6 +40,13 @@ def test_an_option_replaces_what_was_there(args, flag, value, after):
     assert with_option(args, flag, value) == after
 
 
+def test_false_is_said_where_the_engine_has_a_word_for_it():
+    spec = study([one("c", "bool", flag="--enable-prefix-caching")], FleetSpec("vllm", model="m", args=("--seed", "1")))
+    assert placed(spec, {"c": False}, {}).fleet.args == ("--seed", "1", "--no-enable-prefix-caching")
+    other = study([one("c", "bool", flag="--enable-mixed-chunk")], FleetSpec("sglang", model="m", args=("--seed", "1")))
+    assert placed(other, {"c": False}, {}).fleet.args == ("--seed", "1")
+
+
 def test_each_place():
     spec = study(
         [one("seqs", flag="--max-num-seqs"), one("conn", env="MAX_CONN"), one("users", load="--max-concurrency"), one("note", word=True)],

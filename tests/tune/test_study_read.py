@@ -1,11 +1,14 @@
 """A study's file -> StudySpec: strict, with the place of what is wrong."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from loadcell.errors import UserError
 from loadcell.tune.parameters import Constraint
-from loadcell.tune.read import read_study
-from loadcell.tune.spec import space_of, trials_of
+from loadcell.tune.read import prior_of, read_study
+from loadcell.tune.spec import known_of, space_of, trials_of
 
 GOOD = """
 [study]
@@ -152,7 +155,7 @@ def test_devices_decide_what_is_offered_of_vllm(tmp_path):
     text = '[study]\nparameters = "vllm-default"\n[fleet]\nengine = "vllm"\nmodel = "m"\n[bench]\nconcurrency = 1\n'
     assert "tensor_parallel_size" not in [one.name for one in read(tmp_path, text).parameter]
     spec = read(tmp_path, text.replace('model = "m"', 'model = "m"\ndevices-per-replica = 6'))
-    tp = [one["tensor_parallel_size"] for one in space_of(spec).candidates(__import__("numpy").random.default_rng(0), 200)]
+    tp = [one["tensor_parallel_size"] for one in space_of(spec).candidates(np.random.default_rng(0), 200)]
     assert set(tp) == {1, 2}
 
 
@@ -169,6 +172,7 @@ def test_devices_decide_what_is_offered_of_vllm(tmp_path):
         ('when = "spec"', 'when = "spek"', 56, "did you mean spec?"),
         ('expression = "seqs <= most"', 'expression = "seqs <= "', 65, "invalid syntax"),
         ('repair = "seqs"', 'repair = "dp"', 66, "name a parameter that is searched"),
+        ("{ seqs = 64 }", "{ seqs = 600 }", 6, "it is not legal: seqs <= most is false"),
         ("{ seqs = 64 }", "{ sequences = 64 }", 6, "sequences is no parameter"),
         ('wall-clock = "30m"', 'wall-clock = "30x"', 8, "expected seconds"),
         ("high = 256", "", 23, "give the largest concurrency"),
@@ -221,3 +225,28 @@ def test_more_refusals(tmp_path, text, why):
     with pytest.raises(UserError) as refused:
         read(tmp_path, text)
     assert why in str(refused.value)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_example():
+    spec = read_study(EXAMPLES / "tune_simulated.toml")
+    space = space_of(spec)
+    assert space.default()["max_num_seqs"] == 8  # what runs today
+    assert known_of(spec, space) == ({**space.default(), "max_num_seqs": 16},)
+    assert len(space.candidates(np.random.default_rng(0), 50, [space.default()])) == 50
+
+
+def test_prior_trials_of_two_histories(tmp_path):
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(
+            f"generate_speed,seqs,spec,draft\n{100 + len(name)},{64 if name == 'a.csv' else 80},False,\n0,96,False,\n"
+        )
+    notes = []
+    text = GOOD.replace("seed = 7", f'seed = 7\nprior = ["{tmp_path}/a.csv", "{tmp_path}/b.csv"]').replace(
+        'metric = "goodput"', 'metric = "throughput"'
+    )
+    found = prior_of(read(tmp_path, text), notes.append)
+    assert [(one.number, one.configuration["seqs"], one.objective) for one in found] == [(-1, 64, 105 / 2), (-2, 80, 105 / 2)]
+    assert all("1 prior trials; left out: 1 no throughput" in note for note in notes)

@@ -39,6 +39,7 @@ from loadcell.tune.spec import (
     TrialTable,
     Warmup,
     constants_of,
+    known_of,
     space_of,
 )
 
@@ -96,6 +97,7 @@ def checked(spec: StudySpec) -> StudySpec:
         for key in known:
             if key not in space.domains:
                 raise SpecError(("study", "known", at, key), f"{key} is no parameter that is set: there are {', '.join(space.domains)}")
+    known_of(spec, space)
     if not space.searched:
         raise SpecError((), "there is nothing to search: give a [[parameter]] with more than one value, or [study] parameters")
     _check_load(spec)

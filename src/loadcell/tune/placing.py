@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from loadcell.experiment.matrix import flag_of as load_flag_of
 from loadcell.experiment.spec import SpecError
 from loadcell.fleet.command_line import Args, flag_of, without
 from loadcell.fleet.engines.mindie import place as place_in
+from loadcell.fleet.engines.vllm import NEGATABLE
 from loadcell.fleet.spec import FleetSpec
 from loadcell.tune.parameters import Configuration, Parameter, Value
 from loadcell.tune.spec import BenchmarkTable, StudySpec
@@ -65,7 +66,7 @@ def placed(spec: StudySpec, configuration: Configuration, sources: Mapping[str, 
         if value is None:
             continue
         if where.flag is not None:
-            args = with_option(args, where.flag, value)
+            args = with_option(args, where.flag, value, NEGATABLE if fleet.engine in ("vllm", "simulated") else ())
         elif where.env is not None:
             env[where.env] = as_text(value)
         elif where.load is not None:
@@ -96,16 +97,20 @@ def placed(spec: StudySpec, configuration: Configuration, sources: Mapping[str, 
     return Placed(fleet, bench, benchmark, load)
 
 
-def with_option(args: Args, flag: str, value: Value) -> Args:
-    """`args` with one option of this value instead of any that it had; a key `--enable-x/--no-enable-x` names the words of a bool."""
+def with_option(args: Args, flag: str, value: Value, negatable: Collection[str] = ()) -> Args:
+    """`args` with one option of this value instead of any that it had; a key `--enable-x/--no-enable-x` names the words of a bool.
+
+    `negatable`: flags of the engine whose false is `--no-…` even where the key does not say so.
+    """
     positive, _, negative = flag.partition("/")
+    spoken = bool(negative) or flag_of(positive) in negatable
     negative = negative or "--no-" + flag_of(positive).removeprefix("--")
     left = without(args, positive, negative)
     if isinstance(left, Mapping):
         key = flag if isinstance(value, bool) else positive
         return {**left, key: value}
     if isinstance(value, bool):
-        return (*left, flag_of(positive)) if value else (*left, flag_of(negative)) if "/" in flag else tuple(left)
+        return (*left, flag_of(positive)) if value else (*left, flag_of(negative)) if spoken else tuple(left)
     return (*left, flag_of(positive), as_text(value))
 
 

@@ -8,6 +8,8 @@ import msgspec
 
 from loadcell.experiment.read import Origins, cluster_file, name_of, over_cluster, read_tree, text_of
 from loadcell.tune.conform import study_from
+from loadcell.tune.optix.history import read_history
+from loadcell.tune.outcome import TrialResult
 from loadcell.tune.placing import check_sources
 from loadcell.tune.spec import StudySpec
 
@@ -38,3 +40,14 @@ def sources_of(spec: StudySpec) -> dict[str, str]:
     """What stands in each file that a parameter changes a copy of, by its path as written. UserError for one that cannot be read."""
     paths = dict.fromkeys(one.place.file for one in spec.parameter if one.place.file is not None)
     return {path: text_of(Path(path).expanduser()) for path in paths}
+
+
+def prior_of(spec: StudySpec, note: Callable[[str], None] = lambda _: None) -> tuple[TrialResult, ...]:
+    """The trials of `[study] prior`, numbered -1, -2, ...: known before the first of this study. `note` is told how many rows did not count, and why."""
+    found: list[TrialResult] = []
+    for name in spec.study.prior:
+        history = read_history(text_of(Path(name).expanduser()), name, spec)
+        found += (msgspec.structs.replace(one, number=-1 - len(found) - at) for at, one in enumerate(history.trials))
+        skipped = ", ".join(f"{count} {why}" for why, count in history.skipped.items())
+        note(f"{name}: {len(history.trials)} prior trials{f'; left out: {skipped}' if skipped else ''}")
+    return tuple(found)

@@ -5,8 +5,9 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from loadcell.experiment.spec import SpecError
 from loadcell.fleet.spec import Amount, FleetSpec
-from loadcell.tune.parameters import Constraint, Parameter, Value
+from loadcell.tune.parameters import Configuration, Constraint, Parameter, Value
 from loadcell.tune.space import Space
 
 SamplerName = Literal["model", "tpe", "gp", "nsga2", "cmaes", "qmc", "random", "grid", "pso"]
@@ -37,7 +38,7 @@ class StudyTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     `parameters`: those that the engine's adapter offers, `"vllm-default"`; a `[[parameter]]` of the same name replaces one, `leave` leaves
     some alone. `constants`: further names for expressions; `devices` (of a replica) and `replicas` are known where `[fleet]` tells them.
-    `known`: configurations that are known to work, tried right after the default. `prior`: histories (CSV of optix) to learn from.
+    `known`: configurations that are known to work, tried right after the default; what one does not say is the default. `prior`: histories (CSV of optix) to learn from.
     """
 
     name: str = "study"
@@ -166,6 +167,18 @@ def space_of(spec: StudySpec) -> Space:
     constants = constants_of(spec.fleet, spec.study.constants)
     taken = {parameter.name for parameter in spec.parameter}
     return Space(spec.parameter, spec.constraint, {name: value for name, value in constants.items() if name not in taken})
+
+
+def known_of(spec: StudySpec, space: Space) -> tuple[Configuration, ...]:
+    """`[study] known`, each as a whole configuration: what it does not say is the default. SpecError for one that is not legal."""
+    found = []
+    for at, known in enumerate(spec.study.known):
+        whole = space.complete({**space.default(), **known})
+        why = space.legal(whole)
+        if why is not None:
+            raise SpecError(("study", "known", at), f"it is not legal: {why}")
+        found.append(whole)
+    return tuple(found)
 
 
 def trials_of(budget: Budget) -> int | None:

@@ -18,7 +18,7 @@ from loadcell.metrics.slo import parse_slo
 from loadcell.tune.outcome import OutcomeName, TrialPhase, TrialResult
 from loadcell.tune.parameters import Configuration, Parameter, Value
 from loadcell.tune.space import Space
-from loadcell.tune.spec import StudySpec, space_of
+from loadcell.tune.spec import StudySpec, constants_of, space_of
 
 _FIGURES: Final = {
     "generate_speed": "throughput",
@@ -84,25 +84,37 @@ def _trial(row: Mapping[str, str], name: str, spec: StudySpec, space: Space, num
         return "no throughput, and no error either"
     violations = {text: _violation(text, figures) for text in spec.slo}
     broken = any(value is not None and value > 0 for value in violations.values())
-    metric = spec.objective.metric
+    objective = _objective(spec, figures)
+    if objective is None:
+        return "no figure for this study's objective"
     return TrialResult(
         number,
         configuration,
         "slo_violated" if broken else "ok",
         "report",
         "known",
-        objective=figures.get(metric),
+        objective=objective,
         figures=figures,
         violations=violations,
         extra=extra,
     )
 
 
+def _objective(spec: StudySpec, figures: Mapping[str, float | None]) -> float | None:
+    """In the study's own unit; null where the history does not tell it."""
+    value = figures.get(spec.objective.metric)
+    if value is None or spec.objective.per == "all":
+        return value
+    known = constants_of(spec.fleet, spec.study.constants)
+    devices = known.get("devices")
+    return value / (devices * spec.fleet.replicas) if isinstance(devices, int) and devices else None
+
+
 def _configuration(row: Mapping[str, str], space: Space) -> Configuration | str:
     values: dict[str, Value] = {}
     for one in space.parameters:
-        if one.name not in row or one.derived is not None:
-            continue
+        if not row.get(one.name) or one.derived is not None:
+            continue  # an empty cell: it was not set
         value = _value(one, row[one.name])
         if value is None:
             return f"{one.name} is missing or of another kind"
