@@ -134,7 +134,18 @@ def test_parent_alive_engine_dead_is_told_in_seconds_by_its_log() -> None:
     bench.host.say("log", "FATAL engine init")
     failure = bench.refused()
     assert (failure.cause, failure.code) == ("fatal", None)
-    assert 2 < bench.now_s < 5
+    assert 2 < bench.now_s < 6
+
+
+def test_as_long_as_it_says_how_it_ends_it_may_end_by_itself() -> None:
+    bench = Bench(start_s=600)
+    bench.host.say("log", "OOM: tried to allocate")
+    for _ in range(5):
+        assert not bench.wait.step(bench.clock.advance(4))
+        bench.host.say("log", "shutting down")
+    bench.process.end(1)
+    failure = bench.refused()
+    assert (failure.cause, failure.code) == ("out_of_memory", 1)
 
 
 def test_the_more_specific_cause_that_follows_is_the_one() -> None:

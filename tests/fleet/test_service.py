@@ -134,6 +134,18 @@ def test_a_start_that_is_given_up() -> None:
     assert host.groups[0].members == []
 
 
+def test_one_that_loads_and_takes_no_sigterm_is_not_waited_for_as_one_that_serves() -> None:
+    host, clock = FakeHost(), FakeClock()
+    host.on_start = lambda one: setattr(one, "obeys", {signal.SIGKILL})
+    service = Service(plan(1), host, terms(1, stop_s=600.0), "log", "marker", clock)
+    service.launch(lambda _: None, lambda: False)
+    assert not service.step()
+    began_ns = clock.now_ns()
+    service.stop(NEVER)
+    assert host.groups[0].signals == [signal.SIGTERM, signal.SIGCONT, signal.SIGKILL]
+    assert 4e9 < clock.now_ns() - began_ns < 10e9
+
+
 def test_a_death_while_serving_names_its_cause(server: ScriptedServer) -> None:
     host = FakeHost()
     service = started(host, server)

@@ -15,7 +15,7 @@ from loadcell.fleet.spec import Cause, LogPattern
 _LONGEST: Final = 4096
 """Characters of a line that are searched: a line without end is no message."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_CONTINUED: Final = re.compile(r"(?:\([^()]*\bpid=\d+\) ?)?\s+(\S.*)")
+_CONTINUED: Final = re.compile(r"(?:\([^()]*\bpid=\d+\) )?\s+(\S.*)")
 """A line that goes on with the one before, whether or not each begins with the process that wrote it."""
 
 

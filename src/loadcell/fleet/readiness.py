@@ -19,7 +19,8 @@ from loadcell.fleet.monitor import exit_text, has_ended
 from loadcell.fleet.spec import Cause
 
 ASK_EVERY_NS: Final = NS_PER_S // 2
-_CAUSE_GRACE_NS: Final = 3 * NS_PER_S
+_CAUSE_GRACE_NS: Final = 5 * NS_PER_S
+_ENDING_NS: Final = 30 * NS_PER_S
 _DEFUNCT_GRACE_NS: Final = 60 * NS_PER_S
 _UNREACHABLE_NS: Final = 10 * NS_PER_S
 
@@ -135,13 +136,17 @@ class ReadyWait:
         raise self._failure(f"{_in_words(best[0])} ({best[1].strip()}); {ended}", best[0], code=look.exit_code)
 
     def _fatal_lines(self, now_ns: int) -> None:
-        """Its log says that it cannot go on: it gets a moment to say why in more detail, and to end by itself with its code."""
+        """Its log says that it cannot go on: it gets a moment to say why in more detail, and to end by itself with its code.
+
+        vLLM takes 4 s for that, and 13 s on a busy machine, and says what it does: the moment is of silence.
+        """
         best = self._causes.best
         if best is None:
             return
         if self._caused_ns is None:
             self._caused_ns = now_ns
-        if now_ns - self._caused_ns >= _CAUSE_GRACE_NS:
+        silent_ns = now_ns - max(self._caused_ns, self._news_ns)
+        if silent_ns >= _CAUSE_GRACE_NS or now_ns - self._caused_ns >= _ENDING_NS:
             raise self._failure(f"{_in_words(best[0])} ({best[1].strip()}); its process has not ended", best[0])
 
     def _lost_children(self, look: Look, now_ns: int) -> None:

@@ -23,6 +23,8 @@ from loadcell.fleet.stopping import stop_group
 LOOK_EVERY_NS: Final = NS_PER_S // 5
 _WAITED_NS: Final = 5 * NS_PER_S
 _RELEASE_NS: Final = 5 * NS_PER_S
+_UNREADY_STOP_S: Final = 5.0
+"""One that never was ready has no requests to end, and vLLM takes no SIGTERM while it loads."""
 _BEFORE_TIMEOUT_S: Final = 300.0
 _AFTER_TIMEOUT_S: Final = 60.0
 _TAIL_BYTES: Final = 1 << 16
@@ -223,11 +225,12 @@ class Service:
         if self.state == "stopped":
             return ()
         launched = self.state != "defined"
+        grace_s = self._terms.stop_s if self.state in ("ready", "serving", "draining") else min(self._terms.stop_s, _UNREADY_STOP_S)
         self.move("stop")
         if not launched:
             return ()
         try:
-            left = self._end(self._terms.stop_s, hurry)
+            left = self._end(grace_s, hurry)
             texts = [f"process {member.pid} ({member.command[:120]}) is still there" for member in left]
             texts += self._port_left() if self.plan.serves else []
         except HostUnreachable as cut:

@@ -89,6 +89,8 @@ def test_an_indented_line_is_told_with_what_it_is_about(process: str) -> None:
     limit = "Input should be greater than or equal to 1 [type=greater_than_equal, input_value=0, input_type=int]"
     found = _fed(f"{process}{PYDANTIC} 1 validation error for SchedulerConfig", f"{process}max_num_seqs", f"{process}  {limit}", END)
     assert found == ("bad_arguments", f"{process}max_num_seqs: {limit}")
+    refused = f"{process}ERROR 12-01 03:45:02 [core.py:1510] ValueError: No available memory for the cache blocks."
+    assert _fed(f"{process}ERROR 12-01 03:45:02 [core.py:1510]     raise ValueError(", refused) == ("out_of_memory", refused)
     assert _fed(f"{process}  {limit}") == ("bad_arguments", f"{process}  {limit}")
 
 
