@@ -7,7 +7,6 @@ told.tell(study, asked.trial, result)          # TrialResult; or told.pass_over(
 """
 
 import importlib.util
-import math
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -15,14 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from loadcell.errors import UserError
-from loadcell.tune.parameters import Configuration, Value
+from loadcell.tune.parameters import Configuration
 from loadcell.tune.space import Space
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
-
-_MOST_IN_A_GRID: Final = 20_000
-_GRID_LEVELS: Final = 4
 
 
 class SearchSpec(Struct, frozen=True):
@@ -47,7 +43,7 @@ def make_sampler(name: str, spec: SearchSpec) -> "BaseSampler":
             f'study.sampler = "{name}": it knows one objective only; for objective.pareto use model, tpe, nsga2, qmc, random or grid'
         )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="optuna")  # "experimental", "deprecated": chosen here, not by the user
+        warnings.simplefilter("ignore")  # "experimental", "deprecated": chosen here, not by the user
         return SAMPLERS[name](spec)
 
 
@@ -89,16 +85,9 @@ def _cmaes(spec: SearchSpec) -> "BaseSampler":
 
 
 def _grid(spec: SearchSpec) -> "BaseSampler":
-    levels: dict[str, list[Value]] = {}
-    for name in spec.space.searched:
-        domain = spec.space.domains[name]
-        every = domain.values if domain.values and len(domain.values) <= 2 * _GRID_LEVELS else None
-        spread = every or [domain.at((at + 0.5) / _GRID_LEVELS) for at in range(_GRID_LEVELS)]
-        levels[name] = list(dict.fromkeys(spread))
-    count = math.prod(map(len, levels.values()))
-    if count > _MOST_IN_A_GRID:
-        raise UserError(f'study.sampler = "grid": {count:,} configurations: give fewer parameters or ladders of few values, or use "model"')
-    return _optuna("GridSampler", spec, search_space=levels)
+    from loadcell.tune.sampler.grid import GridSampler
+
+    return GridSampler(spec.space, spec.seed)
 
 
 SAMPLERS: Final[dict[str, Callable[[SearchSpec], "BaseSampler"]]] = {

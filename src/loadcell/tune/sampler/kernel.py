@@ -58,7 +58,7 @@ class Kernel:
         self.d = len(columns.groups)
         self.size = self.d + 2
         # A distance of 1 in every parameter is about two lengthscales (as Hvarfner et al. 2024: lengthscales grow with the root of d).
-        self.prior_mean = np.concatenate([np.full(self.d, np.log(0.5 * np.sqrt(self.d))), np.log([0.7, 0.7])])
+        self.prior_mean = np.concatenate([np.full(self.d, np.log(0.5 * np.sqrt(max(self.d, 1)))), np.log([0.7, 0.7])])
         self.prior_sd = np.concatenate([np.full(self.d, _LENGTHSCALE_SPREAD), np.full(2, 0.7)])
 
     def of(self, theta: Floats, squares: Floats) -> Floats:
