@@ -17,6 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("hosts")
+            item.add_marker(pytest.mark.timeout(300))  # a busy machine takes its time to start things on three
 
 
 @pytest.fixture(scope="session")
