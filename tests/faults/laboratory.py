@@ -132,9 +132,10 @@ class Experiment:
 
     def well(self) -> bool:
         """It ended with 0, or would have, were this machine not too busy to measure on: a client that is late is no fault of what is tested."""
+        code = self.wait()
         late = [reason for cell in self.results().cells for reason in cell.reasons if reason.rule == "client_lag"]
         others = [one for cell in self.results().cells for one in cell.reasons if one.severity == "invalid" and one.rule != "client_lag"]
-        return self.wait() == 0 or bool(late and not others and self.process.returncode == 1)
+        return code == 0 or bool(late and not others and code == 1)
 
     def states(self) -> dict[str, str]:
         return {cell.name: cell.state for cell in self.results().cells}

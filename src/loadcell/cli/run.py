@@ -42,6 +42,7 @@ def run(
     from loadcell.cli.state import fleet_registry
     from loadcell.experiment.prepare import Asked, prepared
     from loadcell.experiment.run import exit_code
+    from loadcell.fleet.interrupts import leaving
     from loadcell.load.signals import ignored
 
     err = lasting(sys.stderr)
@@ -56,7 +57,7 @@ def run(
         only=tuple(only or ()),
     )
     _refuse_together(asked.resume, output_dir)
-    with prepared(asked, os.environ, fleet_registry(os.environ, view.note), view) as ready:
+    with leaving(), prepared(asked, os.environ, fleet_registry(os.environ, view.note), view) as ready:
         view.opening(ready)
         try:
             results = ready.run.execute()
