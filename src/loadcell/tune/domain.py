@@ -6,6 +6,7 @@ row, else linear or logarithmic. Floats are rounded to a thousandth of their ran
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Final
 
 from loadcell.experiment.spec import Place, SpecError
@@ -136,14 +137,16 @@ class Domain:
         """The middle of two values of a long range."""
         return self.snap(self._value_at((self.unit(one) + self.unit(other)) / 2))
 
+    @cached_property
+    def _grid(self) -> tuple[tuple[float, Value], ...]:
+        """Places and values; of a long range 65."""
+        values = self.values or dict.fromkeys(self.snap(self._value_at(step / 64)) for step in range(65))
+        return tuple((self.unit(one), one) for one in values)
+
     def nearest_first(self, value: Value) -> Sequence[Value]:
         """All values by distance from `value`; of a long range 65 of them."""
-        if self.values:
-            here = self.unit(value)
-            return sorted(self.values, key=lambda one: abs(self.unit(one) - here))
         here = self.unit(value)
-        grid = dict.fromkeys(self.snap(self._value_at(step / 256)) for step in range(257))
-        return sorted(grid, key=lambda one: abs(self.unit(one) - here))
+        return [one for _, one in sorted(self._grid, key=lambda pair: abs(pair[0] - here))]
 
 
 def _row(parameter: Parameter, place: Place) -> tuple[Value, ...]:

@@ -136,15 +136,16 @@ class Space:
     def complete(self, values: Mapping[str, Value]) -> Configuration:
         """With what is derived, without what is inactive; in the parameters' order. What is missing stays so: `legal` tells."""
         known: dict[str, Value] = {**self.constants}
+        when, derived, domains = self._when, self._derived, self.domains
         for name in self._order:
-            if self._when and not self._is_active(name, known):
+            if name in when and not self._is_active(name, known):
                 continue
-            if name in self._derived:
-                self._derive(name, known)
-            elif name in values:
+            if name in values and name not in derived:
                 known[name] = values[name]
-            elif self.domains[name].fixed:
-                known[name] = self.domains[name].values[0]
+            elif name in derived:
+                self._derive(name, known)
+            elif domains[name].fixed:
+                known[name] = domains[name].values[0]
         return {name: known[name] for name in self._by_name if name in known}
 
     def _is_active(self, name: str, known: Mapping[str, Value]) -> bool:
