@@ -171,7 +171,7 @@ def _fleet(
     if engine in BUILT_IN:
         home = engine if engine in tree else "vllm"
         fleet = vllm_fleet(table(tree, home, ""), BUILT_IN[engine], root, home)
-        return _over_hosts(fleet, environment, note) if engine == "multihost_infer" else _without_tools(fleet, note)
+        return _over_hosts(fleet, environment, note) if engine == "multihost_infer" else fleet
     if engine not in tree:
         raise UserError(
             f"-e {engine}: known are {', '.join(BUILT_IN)}, and engines with a table of their own: [{engine}.command] is missing"
@@ -191,8 +191,8 @@ def _over_hosts(fleet: FleetSpec, environment: Mapping[str, str], note: Callable
 
 
 def _without_tools(fleet: FleetSpec, note: Callable[[str], None]) -> FleetSpec:
-    """A machine on which no vendor's tool is: there are no devices to plan with."""
-    if fleet.engine != "vllm" or any(shutil.which(tool) for tool in _VENDORS):
+    """A machine on which no vendor's tool is, such as one with stand-ins: there are no devices to plan with."""
+    if any(shutil.which(tool) for tool in _VENDORS):
         return fleet
     note("no vendor's tool is on PATH here: the engine takes the devices that it finds")
     return msgspec.structs.replace(fleet, vendor="none")
