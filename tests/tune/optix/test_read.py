@@ -145,6 +145,21 @@ def test_both_calibrations(write):
     assert "CONCURRENCY" not in space_of(calibrated).searched
 
 
+def test_concurrency_as_a_share_of_the_batch(write):
+    whole = 'name = "CONCURRENCY"\nconfig_position = "env"\nmin = 1\nmax = 1000\ndtype = "int"\nvalue = 100'
+    share = 'name = "CONCURRENCY"\nconfig_position = "env"\nmin = 0.1\nmax = 2\ndtype = "ratio"\ndtype_param = "MAX_NUM_SEQS"\nvalue = 128'
+    assert whole in configs.LARGE
+    spec = read_optix(write(configs.LARGE.replace(whole, share)), "vllm")
+    space = space_of(spec)
+    assert space.default()["CONCURRENCY"] == 128
+    assert placed(spec, space.complete({**space.default(), "MAX_NUM_SEQS": 100, "CONCURRENCY_ratio": 0.5}), {}).load == {
+        "concurrency": 50.0
+    }
+    fixed = read_optix(write(configs.LARGE.replace(whole, share).replace("use_request_rate_calibration = false", "")), "vllm")
+    assert space_of(fixed).complete({**space.default(), "MAX_NUM_SEQS": 100})["CONCURRENCY"] == 200
+    assert "CONCURRENCY_ratio" not in space_of(fixed).searched
+
+
 def test_mindie(write):
     config = write(configs.MINDIE_JSON, "mindie.json")
     before = config.read_bytes()

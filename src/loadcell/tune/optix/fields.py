@@ -146,7 +146,8 @@ class _Made:
         else:
             self.parameters.append(Parameter(ratio, "float", Place(word=True), low=field.min, high=field.max, default=default))
         product = f"floor({ratio} * {target} + 1e-9)"  # 0.1 * 30 is 3.0000000000000004, and 0.7 * 10 is 7 to a person
-        self._put(field, "int", derived=f"max(1, {product})" if "maxPrefillBatchSize" in field.config_position else product)
+        counts = "maxPrefillBatchSize" in field.config_position or field.name.upper() in CONCURRENCY
+        self._put(field, "int", derived=f"max(1, {product})" if counts else product)
 
     def _share(self, field: Field) -> None:
         target = self._target(field, field.dtype_param)

@@ -228,7 +228,10 @@ def _load(fields: list[Field], calibrated: bool) -> tuple[list[Field], LoadTable
     rate = next((field for field in fields if field.name.upper() in REQUEST_RATE), None)
     searched: list[Field] = []
     load = LoadTable()
-    if concurrency is not None:
+    if concurrency is not None and concurrency.dtype == "ratio":  # of the engine's batch, say
+        searched.append(msgspec.structs.replace(concurrency, min=concurrency.max) if calibrated else concurrency)
+    elif concurrency is not None:
+        concurrency = msgspec.structs.replace(concurrency, dtype="int") if concurrency.dtype == "float" else concurrency
         top = concurrency.constant if concurrency.constant is not None else concurrency.max
         fixed = msgspec.structs.replace(concurrency, min=concurrency.max, constant=int(top), value=int(top), dtype="int")
         searched.append(fixed if calibrated or concurrency.fixed else concurrency)
