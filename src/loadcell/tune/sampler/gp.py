@@ -15,7 +15,7 @@ from loadcell.tune.sampler.kernel import Floats, Kernel, cholesky, jittered
 _NOISE_MEAN: Final = float(np.log(0.1))  # log deviation, of standardised values
 _NOISE_SD: Final = 1.0
 _BOUND: Final = 3.5  # prior deviations
-_ITERATIONS: Final = 25
+_ITERATIONS: Final = 12
 _MEMBERS: Final = 3
 
 

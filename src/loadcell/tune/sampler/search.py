@@ -2,7 +2,7 @@
 
 A proposal is always legal and never one that was tried. Gaussian processes of each metric are fitted on the trials that survived, a survival
 process on all whose end the configuration caused. They are compared on a finite set of candidates, so that conditions and constraints are exact:
-draws from the whole space, steps around the best trials, and then, twice, steps around the best candidates.
+draws from the whole space, the best trials with some parameters drawn anew, and then, in rounds, steps around the best candidates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,15 @@ from loadcell.tune.sampler.kernel import Columns, Floats, Kernel
 from loadcell.tune.sampler.survival import Survival
 from loadcell.tune.space import Space
 
-_POOL: Final = 2000  # drawn once; each trial looks at some
-_DRAWS: Final = 500
-_AROUND: Final = 60
-_ROUNDS: Final = 4
+_POOL: Final = 1000  # drawn once; each trial looks at some
+_DRAWS: Final = 100
+_CROSSED: Final = 240
+_REDRAWN: Final = (1.0, 2.0, 4.0)  # parameters, on average
+_AROUND: Final = 40
+_ROUNDS: Final = 3
 _CENTRES: Final = 4
 _KEPT: Final = 3
+_SHIFT: Final = 0.5
 _LIKELY: Final = float(np.log(0.5))
 _MARGIN: Final = 3.0  # log(measured/limit) beyond e^3 = 20 says nothing more
 _POOR: Final = 4.0  # as does an objective of e^-4 of the best
@@ -142,7 +145,7 @@ class Search:
             self._pool = self.space.candidates(rng, _POOL)
         fresh = rng.choice(len(self._pool), size=min(_DRAWS, len(self._pool)), replace=False)
         found = {key_of(one): one for one in (self._pool[at] for at in fresh)}
-        found |= {key_of(one): one for one in models.good}  # so that steps begin there, and are kept where nothing beats them
+        found |= {key_of(one): one for one in self._crossed(rng, models.good)}
         ranked = [one for key, one in found.items() if key not in tried]
         scores = [models.scores(ranked)] if ranked else []
         centres = models.good
@@ -161,6 +164,23 @@ class Search:
         at = int(np.argmax(score))
         expected = float(np.exp(np.max(gain))) if models.best is not None else None
         return Proposal(ranked[at], "search", expected, float(survival[at]))
+
+    def _crossed(self, rng: np.random.Generator, centres: Sequence[Configuration]) -> list[Configuration]:
+        """Around each centre, some parameters drawn anew, the others kept: with so many parameters and so few trials almost every uniform draw is far
+        from all that is known (Regis & Shoemaker 2013; Eriksson et al. 2019).
+        """
+        names = len(self.space.searched)
+        made: list[Configuration] = []
+        for centre in centres:
+            here = np.array(self.space.to_unit(centre))
+            chance = np.minimum(1.0, rng.choice(_REDRAWN, size=_CROSSED // len(centres)) / names)
+            drawn = rng.random((len(chance), names)) < chance[:, None]
+            drawn[np.arange(len(chance)), rng.integers(names, size=len(chance))] = True
+            for unit in np.where(drawn, rng.random(drawn.shape), here).tolist():
+                one = self.space.from_unit(unit)
+                if self.space.legal(one) is None:
+                    made.append(one)
+        return made
 
 
 class Models:
@@ -243,7 +263,7 @@ class Models:
     def _regression(self, name: str, rows: "Sequence[int] | Rows", y: Floats) -> "_Model":
         at = np.asarray(rows, dtype=np.intp)
         thetas = self._search.thetas.setdefault(name, [])
-        shift = self._rng.normal(size=self._search.kernel.size + 1)
+        shift = _SHIFT * self._rng.normal(size=self._search.kernel.size + 1)
         model = Regression(self._search.kernel, self._squares[:, at[:, None], at], y, thetas, shift)
         thetas[:] = [*thetas, model.theta][-_KEPT:]
         return model, at

@@ -14,10 +14,10 @@ from scipy.special import log_ndtr
 
 from loadcell.tune.sampler.kernel import Floats, Kernel, cholesky, jittered
 
-_PRIOR: Final = 0.8  # probit of living, before anything is known: about 0.7 with the kernel's deviation
-_SHARPER: Final = float(np.log(2.0))  # what a memory allows is a sharp edge: larger deviations than a smooth value's
+_PRIOR: Final = 1.6  # probit of living, before anything is known: about 0.65 with the kernel's deviation
+_SHARPER: Final = float(np.log(4.0))  # what a memory allows is a sharp edge: larger deviations than a smooth value's
 _BOUND: Final = 2.5
-_ITERATIONS: Final = 12
+_ITERATIONS: Final = 6
 
 
 class Survival:
