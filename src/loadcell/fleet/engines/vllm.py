@@ -1,6 +1,12 @@
 """vLLM: `vllm serve MODEL ...`, one server per replica, or one over several hosts.
 
-The words of its log are those of vLLM 0.6 to 0.32, and of vllm-ascend. Tried here on the CPU build; on accelerators, and over Ray, not.
+The words of its log are those of vLLM 0.6 to 0.32, and of vllm-ascend. Tried with the CPU build of 0.32: replicas, one killed and started
+again, starts that fail, and by hand one service of two data-parallel ranks on two hosts (each a network namespace of one machine, over ssh).
+On accelerators, with tensor or pipeline parallel, and over Ray: untried.
+
+What it was seen to do: while it loads it obeys no SIGTERM (its parent goes on, and may wait without end for a child that obeyed). The head of
+a data-parallel service starts one API server per rank unless `api-server-count` says otherwise. The engine of a `--headless` rank whose parent
+is killed lives on and goes on serving.
 """
 
 from typing import Final, Literal
