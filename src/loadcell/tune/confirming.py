@@ -1,0 +1,143 @@
+"""The search's best and the default, measured again in rounds -> what is announced; then the winner without the changes that do not matter.
+
+`confirm` decides, purely; here it is asked what to measure, and that is measured. Every measurement has a tag, so that one that the record knows is
+not made again: a resumed study walks the same way, and measures from where it was cut off.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from loadcell.fleet.events import now_text
+from loadcell.tune import confirm
+from loadcell.tune.confirm import Decision, Measured, Round
+from loadcell.tune.events import Event, Judged, Reverted, Shortlisted, TrialKind
+from loadcell.tune.outcome import TEACHES_DEATH, TrialResult
+from loadcell.tune.parameters import Configuration
+from loadcell.tune.space import Space
+from loadcell.tune.spec import Confirm
+
+REVERT_ROUNDS: Final = 2
+DEFAULT: Final = 0
+
+
+class Ways(Protocol):
+    """What a confirmation needs of the study."""
+
+    def measured(self, tag: str, kind: TrialKind, configuration: Configuration) -> TrialResult:
+        """Measured now, or before under this tag."""
+
+    def known(self, tag: str) -> bool:
+        """Whether it was measured before."""
+
+    def room(self, launches: int) -> str | None:
+        """Why the budget does not allow so many more; null: it does."""
+
+    def append(self, event: Event) -> None:
+        """To the record."""
+
+    def note(self, text: str) -> None:
+        """To the user."""
+
+
+class Confirmed(Struct, frozen=True):
+    """`decision` null: there was nothing to compare. `ended`: why no further round was made. `rounds` as `confirm.decide` takes them."""
+
+    candidates: tuple[Configuration, ...]
+    decision: Decision | None
+    ended: str
+    rounds: tuple[Round, ...] = ()
+
+    @property
+    def winner(self) -> Configuration | None:
+        """The configuration that clears the default."""
+        if self.decision is None or self.decision.winner is None or not self.enough:
+            return None
+        return self.candidates[self.decision.winner - 1]
+
+    @property
+    def enough(self) -> bool:
+        """The budget did not end it before the least rounds."""
+        return self.decision is not None and (self.decision.final or self.decision.winner is not None)
+
+
+def confirmed(
+    ways: Ways, how: Confirm, candidates: tuple[Configuration, ...], default: Configuration | None, limits: Sequence[str]
+) -> Confirmed:  # fmt: skip
+    """Rounds over the default and the candidates until the answer is known. `default` null: it is not legal, so that there is nothing to clear."""
+    rounds: list[Round] = []
+    decision: Decision | None = None
+    ended = "every round was made"
+    for number in range(how.max_rounds):
+        dead = {one for done in rounds for one, measured in done.items() if measured.dead}
+        out = dead | {standing.candidate for standing in (decision.standings if decision else ()) if standing.candidate and standing.out}
+        wanted = [one for one in confirm.order(number, len(candidates)) if one not in out and (one != DEFAULT or default is not None)]
+        missing = sum(not ways.known(f"confirm/{number}/{one}") for one in wanted)
+        why = ways.room(missing) if missing else None
+        if why is not None:
+            ended = why
+            break
+        this: dict[int, Measured] = {} if default is not None else {DEFAULT: Measured(None, dead=True)}
+        for one in wanted:
+            configuration = candidates[one - 1] if one != DEFAULT else default
+            assert configuration is not None
+            this[one] = measurement(ways.measured(f"confirm/{number}/{one}", "confirm", configuration))
+        rounds.append(this)
+        decision = confirm.decide(rounds, len(candidates), limits, least=how.min_rounds, most=how.max_rounds)
+        if decision.final:
+            ended = "the answer is known"
+            break
+        ways.append(Judged(now_text(), len(rounds), decision))
+    if decision is not None:
+        ways.append(Judged(now_text(), len(rounds), decision, ended))
+    return Confirmed(candidates, decision, ended, tuple(rounds))
+
+
+def measurement(result: TrialResult) -> Measured:
+    """A result as `confirm` takes it. Of a load that was given up on evidence the margins count, not the value."""
+    measured = result.outcome in ("ok", "slo_violated")
+    return Measured(result.objective if measured else None, result.violations, dead=result.outcome in TEACHES_DEATH)
+
+
+def shortlisted(ways: Ways, results: Sequence[TrialResult], default: Configuration, space: Space, count: int) -> tuple[Configuration, ...]:
+    """The candidates, written down before the first of them is measured."""
+    found = confirm.shortlist(results, default, space.key, count)
+    ways.append(Shortlisted(now_text(), found))
+    return found
+
+
+def reverted(
+    ways: Ways, found: Confirmed, default: Configuration, space: Space, importance: Mapping[str, float], limits: Sequence[str]
+) -> Configuration:  # fmt: skip
+    """The winner, as near to the default as it stays as good."""
+    winner = found.winner
+    assert winner is not None and found.decision is not None and found.decision.winner is not None  # noqa: PT018 - for the types
+    of_winner = [one[found.decision.winner] for one in found.rounds if found.decision.winner in one]
+    current, refused = winner, frozenset[str]()
+    while True:
+        step = confirm.next_revert(current, default, importance, refused, space.searched, space.complete, space.legal)
+        if step is None:
+            return current
+        name, configuration = step
+        tags = [f"revert/{name}/{at}" for at in range(REVERT_ROUNDS)]
+        why = ways.room(sum(not ways.known(tag) for tag in tags))
+        if why is not None and not all(map(ways.known, tags)):
+            ways.note(f"{why}: what else differs from the default stays as it is")
+            return current
+        accepted = _holds(ways, of_winner, tags, configuration, limits)
+        ways.append(Reverted(now_text(), name, accepted, configuration))
+        if accepted:
+            current = configuration
+        else:
+            refused |= {name}
+
+
+def _holds(ways: Ways, winner: Sequence[Measured], tags: Sequence[str], configuration: Configuration, limits: Sequence[str]) -> bool:
+    """A first measurement that is far off needs no second."""
+    own: list[Measured] = []
+    for tag in tags:
+        own.append(measurement(ways.measured(tag, "revert", configuration)))
+        if not confirm.revert_holds(winner, own, limits):
+            return False
+    return True
