@@ -55,7 +55,7 @@ def test_a_trial_from_start_to_stop_sends_nothing_but_its_load(tmp_path: Path) -
 def test_the_same_prompts_and_arrivals_meet_every_configuration(tmp_path: Path) -> None:
     from loadcell.recordlog import read_log
 
-    runs = trial(tmp_path, study(bench={"num_prompts": 12, "input_len": "5-20", "output_len": "3-9"}))
+    runs = trial(tmp_path, study(bench={"num_prompts": 12, "range_ratio": 0.5}))
     results = [runs.measure({"max_num_seqs": seqs}, number, "search") for number, seqs in enumerate((2, 16))]
     asked = [[(one.index, one.input_asked, one.output_asked) for one in read_log(tmp_path / "study" / str(result.folder) / "load" / "records.jsonl")] for result in results]  # fmt: skip
     assert asked[0] == asked[1]

@@ -101,18 +101,18 @@ class Drive:
         for timeline in self._timelines:
             timeline.kv.forget()
 
-    def metrics(self, model: str) -> bytes:
-        """The page of /metrics."""
+    def metrics(self, model: str, held: int = 0) -> bytes:
+        """The page of /metrics. `held`: requests that hang; they run, as a real engine's do, and make no token."""
         engines = [
             exposition.EngineGauges(
-                running=timeline.running,
+                running=timeline.running + (held if at == 0 else 0),
                 waiting=timeline.waiting,
                 kv_usage=timeline.kv.usage(),
                 queries=timeline.kv.queries,
                 hits=timeline.kv.hits,
                 preemptions=timeline.preemptions,
             )
-            for timeline in self._timelines
+            for at, timeline in enumerate(self._timelines)
         ]
         answering = [generation for generation in self._running.values() if generation.sent]
         return exposition.render(

@@ -295,7 +295,7 @@ class Server:
         connection.on_gone = gone
 
     def _metrics(self, connection: Connection, request: HttpRequest) -> None:
-        body = self._drive.metrics(self._names[0])
+        body = self._drive.metrics(self._names[0], len(self._held))
         head = frames.head(200, "text/plain; version=0.0.4; charset=utf-8", length=len(body), keep_alive=request.keep_alive)
         self._raw(connection, request, 200, head + body)
 

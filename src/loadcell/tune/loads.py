@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadcell.client.resolve import resolve
-from loadcell.clock import Clock
+from loadcell.clock import NS_PER_S, Clock
 from loadcell.experiment.cell_run import CellEnd, run_cell, scenario_of
 from loadcell.experiment.matrix import Cell, flag_of, matrix
 from loadcell.experiment.secrets import Hider
@@ -45,6 +45,7 @@ _CELL: Final = "trial"
 _MISSED: Final = 0.25
 """The margin of a load that was given up on evidence and whose figures do not show it yet."""
 _SCRAPE_S: Final = 2.0
+LOG: Final = "benchmark.log"
 _OVERLOADED: Final = 0.97
 
 
@@ -126,6 +127,7 @@ class Loads:
         self._watcher, self._phase = watcher, phase
         self._notes: list[str] = []
         self._events: list[FleetEvent] = []
+        self._stopped_ns: int | None = None
 
     def run(self) -> Loaded:
         spec = self._setting.spec
@@ -248,6 +250,8 @@ class Loads:
 
     def _on_event(self, event: FleetEvent, live: Live | None) -> None:
         self._events.append(event)
+        if event.event in ("hung", "resumed"):
+            self._stopped_ns = self._clock.now_ns() if event.event == "hung" else None
         if event.event in FATAL and live is not None:
             live.service_gone(f"{event.service} {event.cause or event.event}")
 
@@ -319,24 +323,26 @@ class Loads:
         before = look()[0]
         with self._serving():
             ended = run(
-                words, folder / "benchmark.log", limits, self._registry, look, self._trouble, self._clock, name=spec.study.name
+                words, folder / LOG, limits, self._registry, look, self._trouble, self._clock, name=spec.study.name
             )  # fmt: skip
         return self._told(ended, before, look()[0], asked, words.argv)
 
     def _told(self, ended: Ended, before: Scrape | None, after: Scrape | None, asked: Asked, argv: Sequence[str]) -> Loaded:
         kind = self._setting.spec.benchmark.kind
         loads = dict(asked.load)
-        if ended.how == "service" or self._death() is not None:
-            ending = Ending(death=self._death() or Death(ended.text))
+        death = self._death()
+        if death is not None:
+            ending = Ending(death=death)
             return Loaded(of_load(ending), ending=ending, load=loads)
         if ended.signal is not None:
             return Loaded(Blame("cancelled", "measure", f"signal {ended.signal}"), load=loads, signal=ended.signal)
-        if ended.how == "hung":
+        if ended.how in ("hung", "service"):
             return Loaded(Blame("hung", "measure", ended.text), load=loads)
         ending = Ending(failure=ended.text)
         try:
             if ended.how != "done":
                 raise BenchFailedError(ended.text)
+            _refuse_words(asked.folder / LOG, self._setting.placed.benchmark.fail_on)
             told = ADAPTERS[kind].read(ended.files, Given(argv))
         except BenchFailedError as failure:
             return Loaded(Blame("bench_failed", "measure", str(failure), ended.code), ending=ending, load=loads)
@@ -384,8 +390,12 @@ class Loads:
             yield
 
     def _trouble(self) -> str | None:
+        """A service that is gone, or that has been stopped by a signal for as long as a hang lasts."""
         death = self._death()
-        return None if death is None else death.text
+        if death is not None or self._stopped_ns is None:
+            return None if death is None else death.text
+        stopped_s, hang_s = (self._clock.now_ns() - self._stopped_ns) / NS_PER_S, seconds(self._setting.spec.trial.hang, "trial.hang")
+        return f"stopped by a signal for {stopped_s:.0f} s" if hang_s and stopped_s >= hang_s else None
 
 
 def _probe(said: Ask, one: Loaded, knob: str) -> Probe:
@@ -435,6 +445,16 @@ def _observed(slo: Slo, told: Told) -> tuple[float | None, int]:
     name = f"{slo.metric}_{slo.statistic}"
     value = told.figures.get(name)
     return (None if value is None else value * 1000), told.n.get(name, 0)
+
+
+def _refuse_words(log: Path, words: Sequence[str]) -> None:
+    """What the study says is a failure whatever the exit code. Raises BenchFailedError with the line."""
+    if not words or not log.exists():
+        return
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        found = next((word for word in words if word in line), None)
+        if found is not None:
+            raise BenchFailedError(f"its output says {found!r} (benchmark.fail_on): {line.strip()[:300]}")
 
 
 def _purity(told: Told, before: Scrape | None, after: Scrape | None) -> dict[str, Any]:
