@@ -108,7 +108,7 @@ class ExperimentRun:
     def execute(self) -> ExperimentResults:
         """Run what is left of the matrix. Raises LoadcellError for services that do not start or a disk that is full: the results are written before."""
         failure: LoadcellError | None = None
-        with _hang_ups_are_terms(), catching(self._on_signal):
+        with hang_ups_are_terms(), catching(self._on_signal):
             try:
                 self._write("running")
                 if any(self._cells[cell.name].state != "done" for cell in self._setting.cells) and self._room():
@@ -261,7 +261,7 @@ class ExperimentRun:
 
 
 @contextmanager
-def _hang_ups_are_terms() -> Iterator[None]:
+def hang_ups_are_terms() -> Iterator[None]:
     """A terminal that goes away ends the experiment as SIGTERM does; `nohup` is honoured."""
     try:
         ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -289,14 +289,15 @@ def now_text() -> str:
 
 
 def exit_code(results: ExperimentResults, gates: Sequence[str], *, signal_number: int | None, strict: bool, gate: bool) -> int:
-    """130 or 143 after a signal; 1 for a cell that failed, was not run or is invalid (suspect: under `strict`); 3 for a limit that was missed where a
+    """130 or 143 after a signal; 1 for a cell that failed, was not run or is invalid (suspect: under `strict`), and for services that could not be
+    stopped without leaving something behind; 3 for a limit that was missed where a
     gate was asked for (`gates`: cells that ask for it themselves); else 0.
     """
     if signal_number is not None:
         return 128 + signal_number
     cells = results.cells
     bad = ("invalid", "suspect") if strict else ("invalid",)
-    if results.state != "complete" or any(cell.state != "done" or cell.verdict in bad for cell in cells):
+    if results.state != "complete" or results.fleet.leftovers or any(cell.state != "done" or cell.verdict in bad for cell in cells):
         return 1
     held = [cell for cell in cells if cell.slos and (gate or cell.name in gates)]
     return 3 if any(cell.slos_met is not True for cell in held) else 0
