@@ -12,9 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from .laboratory import BENCH, CELLS, FLEET, Experiment, assert_clean, assert_over, left, until, write
+from .laboratory import BENCH, CELLS, FLEET, Experiment, assert_clean, assert_over, assert_readable, left, until, write
 
 pytestmark = pytest.mark.slow
+DEAF = """
+import asyncio, signal, sys
+import loadcell.cli.main
+real = signal.signal
+signal.signal = lambda n, h: None
+real(signal.SIGTERM, signal.SIG_IGN)
+asyncio.AbstractEventLoop.add_signal_handler = lambda *a: None
+sys.exit(loadcell.cli.main.main(["simulate", *sys.argv[1:]]))
+"""
+"""An engine that does not care for SIGTERM."""
 SLOW_START = FLEET + "fault = 'slow_start,delay=30'\n"
 
 
@@ -98,12 +108,7 @@ def test_a_signal_in_the_middle_of_a_load(folder: Path, number: signal.Signals) 
 
 def test_a_second_interrupt_ends_it_at_once_and_stops_the_services_all_the_same(folder: Path) -> None:
     """Answers that would take a minute, and services that do not care for SIGTERM."""
-    (folder / "deaf.py").write_text(
-        "import signal, sys\nimport loadcell.cli.main\n"
-        "real = signal.signal\nsignal.signal = lambda n, h: None\nreal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "import asyncio\nasyncio.AbstractEventLoop.add_signal_handler = lambda *a: None\n"
-        "sys.exit(loadcell.cli.main.main(['simulate', *sys.argv[1:]]))\n"
-    )
+    (folder / "deaf.py").write_text(DEAF)
 
     fleet = FLEET.replace('engine = "simulated"', f'engine = "simulated"\nexecutable = ["{sys.executable}", "{folder}/deaf.py"]')
     fleet = fleet.replace('stop-timeout = "5s"', 'stop-timeout = "60s"')
@@ -257,3 +262,50 @@ def test_records_that_cannot_be_written_are_told_before_anything_starts(folder: 
     assert run.err.count("set XDG_STATE_HOME to a folder that can") == 1
     assert "Traceback" not in run.err
     assert_clean(folder)
+
+
+def test_two_experiments_on_the_same_devices(folder: Path) -> None:
+    """No tool tells of devices here: our own records do. `fleet up` holds them as a run does."""
+    fleet = FLEET.replace("replicas = 2", "replicas = 2\ndevices = [[0, 1], [2, 3]]\nvendor = 'nvidia'")
+    write(folder, fleet, BENCH, CELLS)
+    one = Experiment(folder)
+    one.until_loading()
+    pid = one.services()["replica-0"]
+    two = Experiment(folder, "exp.toml", "--output-dir", "run2")
+    assert two.wait() == 1
+    assert "device 0 on local" in two.err
+    assert f"replica-0 of faults (process {pid}, by loadcell {one.process.pid})" in two.err
+    assert not (folder / "run2").exists()
+    one.wait()
+    assert set(one.states().values()) == {"done"}
+    assert_clean(folder)
+
+
+def test_a_kill_while_services_are_stopped_is_made_good_by_whatever_starts_next(folder: Path) -> None:
+    (folder / "deaf.py").write_text(DEAF)
+    fleet = FLEET.replace('engine = "simulated"', f'engine = "simulated"\nexecutable = ["{sys.executable}", "{folder}/deaf.py"]')
+    write(folder, fleet.replace('stop-timeout = "5s"', 'stop-timeout = "60s"'), BENCH, CELLS.split('[[scenario]]\nname = "long"')[0])
+    run = Experiment(folder)
+    run.until(lambda: "service health check" in run.err, "the end of the load")
+    time.sleep(1)
+    run.send(signal.SIGKILL)
+    run.wait()
+    assert len(run.services()) == 2
+    (folder / "other.toml").write_text(FLEET.replace("faults", "other"))
+    for verb in ("up", "down"):
+        env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+        done = subprocess.run(
+            [sys.executable, "-m", "loadcell", "fleet", verb, "other.toml"],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        if verb == "up":
+            assert done.stderr.count("is gone: stopped") == 2
+    assert_clean(folder)
+    assert run.states() == {"before": "done"}
+    assert_readable(run.run)

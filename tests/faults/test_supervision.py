@@ -307,6 +307,7 @@ def test_a_cell_of_which_nothing_was_ok_has_failed(folder: Path) -> None:
     assert cell.state == "failed"
     assert cell.verdict == "invalid"
     assert "none of 8 requests was ok" in (cell.cause or "")
+    assert (cell.cause or "").startswith("replica-0 died: killed by SIGKILL")
     assert_over(run)
 
 

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from loadcell.errors import EnvironmentFailure
-from loadcell.fleet import registry as rooms
 from loadcell.fleet.hosts import agent
 from loadcell.fleet.hosts.host import Group
 from loadcell.fleet.registry import Entry, Owner, Registry, new_marker, owner_lives, this_process
@@ -116,7 +115,10 @@ class TestOrphansAndClaims:
         registry.add(entry("orphan", owner=DEAD, port=3, devices=(2,)))
         registry.add(entry("elsewhere", host=HostSpec(name="b"), port=4, devices=(3,)))
         registry.add(entry("headless", port=None, devices=()))
-        assert registry.claims("local") == rooms.Claims(frozenset({1, 2}), frozenset({0, 1}))
+        claims = registry.claims("local")
+        assert (claims.ports, claims.devices) == (frozenset({1, 2}), frozenset({0, 1}))
+        assert claims.whose[0] == f"replica-0 of spec (about to start, by loadcell {os.getpid()})"
+        assert claims.whose[1] == "replica-0 of spec (about to start, by loadcell fleet up)"
 
     def test_sweeping_removes_what_is_gone_and_nobody_will_revive(self, registry: Registry) -> None:
         registry.add(entry("mine", group=GROUP))

@@ -83,7 +83,7 @@ def run_cell(
         end = CellEnd("failed", f"{type(bug).__name__}: {bug} (see error.txt in its folder)")
     with contextlib.suppress(OSError):  # it holds something
         folder.rmdir()
-    return replace(end, events=tuple(events))
+    return replace(end, events=tuple(events), cause=_with_losses(end, events))
 
 
 def ended(measured: Measured) -> CellEnd:
@@ -102,6 +102,12 @@ def _why_nothing_was_ok(summary: Summary) -> str:
     counts = summary.whole.counts
     told = [f"{number} × {outcome}: {summary.errors.get(outcome, outcome)}" for outcome, number in counts.by_outcome.items() if number]
     return f"none of {counts.offered} requests was ok ({'; '.join(told) or 'none was made'})"
+
+
+def _with_losses(end: CellEnd, events: list[FleetEvent]) -> str | None:
+    """Why a cell failed, by what its services went through first: requests that nobody answers are what follows."""
+    lost = [f"{event.service} {_said(event)}" for event in events if event.event not in _HARMLESS]
+    return "; ".join([*lost, end.cause]) if end.state == "failed" and end.cause and lost else end.cause
 
 
 def _with_events(facts: RunFacts, now: Now, events: list[FleetEvent]) -> RunFacts:

@@ -54,10 +54,11 @@ class Entry(Struct, frozen=True):
 
 
 class Claims(Struct, frozen=True):
-    """What services of ours hold on a host or are about to take."""
+    """What services of ours hold on a host or are about to take. `whose`: of each device, in words."""
 
     ports: frozenset[int]
     devices: frozenset[int]
+    whose: dict[int, str] = {}
 
 
 def new_marker(service: str) -> str:
@@ -75,6 +76,11 @@ def owner_lives(owner: Owner) -> bool:
         return True
     now = agent.identity(owner.pid)
     return (now["started"], now["boot_id"]) == (owner.started, owner.boot_id) and owner.started > 0
+
+
+def _holder(entry: Entry) -> str:
+    process = f"process {entry.group.pid}" if entry.group is not None and entry.group.pid else "about to start"
+    return f"{entry.service} of {entry.spec_name} ({process}, by {'loadcell fleet up' if entry.made_by == 'up' else f'loadcell {entry.owner.pid}'})"
 
 
 class Registry:
@@ -127,6 +133,7 @@ class Registry:
         return Claims(
             frozenset(entry.port for entry in held if entry.port is not None),
             frozenset(device for entry in held for device in entry.devices),
+            {device: _holder(entry) for entry in held for device in entry.devices},
         )
 
     def sweep(self, gone: Callable[[Entry], bool]) -> tuple[str, ...]:
