@@ -29,7 +29,8 @@ from loadcell.metrics.slo import Slo, parse_slo
 from loadcell.tune import blame, objective
 from loadcell.tune.blame import Blame
 from loadcell.tune.external import offered
-from loadcell.tune.loads import Loaded, Loads, Setting, cell_of
+from loadcell.tune.loaded import Loaded, Setting, cell_of
+from loadcell.tune.loads import Loads
 from loadcell.tune.outcome import TrialPhase, TrialResult
 from loadcell.tune.parameters import Configuration
 from loadcell.tune.placing import Placed, placed
