@@ -55,7 +55,7 @@ def test_a_cluster_is_started_before_the_engine_and_ends_with_it(experiment: Exp
 
 def test_a_node_that_is_lost_is_noticed_and_the_service_is_started_again(experiment: Experiment, machines: Machines, ray: Path) -> None:
     rows = (
-        "[[scenario]]\nname = 'first'\nconcurrency = 4\nduration = 10\n[[scenario]]\nname = 'second'\nconcurrency = 4\nnum-prompts = 40\n"
+        "[[scenario]]\nname = 'first'\nconcurrency = 4\nduration = 20\n[[scenario]]\nname = 'second'\nconcurrency = 4\nnum-prompts = 40\n"
     )
     experiment.specify(fleet(ray), rows)
     run = experiment.begin_run()
