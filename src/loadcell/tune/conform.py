@@ -19,14 +19,11 @@ from loadcell.experiment.conform import (
     slo_texts,
     struct_keys,
 )
-from loadcell.experiment.matrix import flag_of
 from loadcell.experiment.spec import Place as FilePlace
 from loadcell.experiment.spec import SpecError
-from loadcell.flags.resolve import scenario_from_flags
-from loadcell.flags.table import ALIASES, FLAGS
 from loadcell.fleet.command_line import option
 from loadcell.fleet.spec import FleetSpec, seconds
-from loadcell.metrics.slo import parse_slo
+from loadcell.tune.checks import checked
 from loadcell.tune.offers import check_engine_of, given_constants, offered_constraints, offered_parameters
 from loadcell.tune.parameters import Constraint, Parameter, Place, Value
 from loadcell.tune.spec import (
@@ -39,8 +36,6 @@ from loadcell.tune.spec import (
     TrialTable,
     Warmup,
     constants_of,
-    known_of,
-    space_of,
 )
 
 _TABLES: Final[dict[str, type[msgspec.Struct]]] = {
@@ -56,8 +51,6 @@ _PLACES: Final = ("flag", "env", "file", "path", "load", "word")
 _PARAMETER_KEYS: Final = (*(field for field in Parameter.__struct_fields__ if field != "place"), *_PLACES)
 _AS_THEY_STAND: Final = ("known", "constants")  # tables whose keys are names of parameters
 _AMOUNTS: Final = (("study", "budget", "wall_clock"), ("warmup", "timeout"), ("warmup", "least"), ("trial", "timeout"), ("trial", "hang"), ("benchmark", "timeout"))  # fmt: skip
-_SOMEWHERE: Final = "http://127.0.0.1:1"
-_OBJECTIVES: Final = ("throughput", "goodput", "request_rate")
 
 
 def study_from(tree: Mapping[str, Any], name: str) -> StudySpec:
@@ -85,25 +78,6 @@ def study_from(tree: Mapping[str, Any], name: str) -> StudySpec:
         },
     )
     return checked(with_constants(spec))
-
-
-def checked(spec: StudySpec) -> StudySpec:
-    """`spec`, with what its parts say together refused where it makes no sense. SpecError."""
-    _check_numbers(spec)
-    space = space_of(spec)
-    for at, one in enumerate(spec.parameter):
-        _check_place(one, spec, ("parameter", at))
-    for at, known in enumerate(spec.study.known):
-        for key in known:
-            if key not in space.domains:
-                raise SpecError(("study", "known", at, key), f"{key} is no parameter that is set: there are {', '.join(space.domains)}")
-    known_of(spec, space)
-    if not space.searched:
-        raise SpecError((), "there is nothing to search: give a [[parameter]] with more than one value, or [study] parameters")
-    _check_load(spec)
-    _check_objective(spec)
-    _check_bench(spec)
-    return spec
 
 
 def _table(top: Mapping[str, Any], key: str, kind: type[msgspec.Struct]) -> Any:
@@ -214,142 +188,3 @@ def with_constants(spec: StudySpec) -> StudySpec:
         constraint=(*spec.constraint, *(rule for rule in rules if rule not in spec.constraint)),
         study=msgspec.structs.replace(spec.study, constants=used),
     )
-
-
-def _check_numbers(spec: StudySpec) -> None:
-    budget, confirm = spec.study.budget, spec.study.confirm
-    for key in ("trials", "launches"):
-        value = getattr(budget, key)
-        if value is not None and value < 1:
-            raise SpecError(("study", "budget", key), f"{value}: must be 1 or more")
-    if confirm.max_rounds and not 2 <= confirm.min_rounds <= confirm.max_rounds:
-        raise SpecError(
-            ("study", "confirm", "min_rounds"),
-            f"{confirm.min_rounds}: from 2 to max_rounds = {confirm.max_rounds}; one round has no spread",
-        )
-    if confirm.candidates < 1:
-        raise SpecError(("study", "confirm", "candidates"), f"{confirm.candidates}: must be 1 or more")
-
-
-def _check_place(one: Parameter, spec: StudySpec, place: FilePlace) -> None:
-    where = one.place
-    given = [key for key in ("flag", "env", "path", "load", "word") if getattr(where, key) not in (None, False)]
-    if where.file is not None and where.path is None:
-        raise SpecError((*place, "file"), f"{one.name}: say where in {where.file}: path = 'a.b.c'")
-    if not given and one.derived is not None:
-        return  # it may be there for constraints alone
-    if len(given) != 1:
-        said = "goes to " + " and to ".join(given) if given else "goes nowhere"
-        raise SpecError(place, f"{one.name} {said}: give one of flag, env, file with path, load, or word = true")
-    engine = spec.fleet.engine
-    if where.flag is not None and engine == "mindie":
-        raise SpecError(
-            (*place, "flag"), f"{one.name}: MindIE reads a file, not options: give path = 'BackendConfig.ScheduleConfig.maxBatchSize'"
-        )
-    if where.flag is not None and engine == "command":
-        raise SpecError(
-            (*place, "flag"), f"{one.name}: a command of your own has no place for flags: write ${one.name} into it, and word = true here"
-        )
-    if where.path is not None and where.file is None and engine != "mindie":
-        raise SpecError((*place, "path"), f"{one.name}: say which file: file = 'conf.json'")
-    if where.load is not None:
-        name = where.load.lstrip("-").replace("-", "_")
-        if flag_of(name) not in FLAGS and name not in ALIASES:
-            raise SpecError((*place, "load"), f"{one.name}: {where.load} is no flag of `loadcell bench`")
-
-
-def _check_load(spec: StudySpec) -> None:
-    load = spec.load
-    own = [flag_of(one.place.load.lstrip("-").replace("-", "_")) for one in spec.parameter if one.place.load is not None]
-    if load.mode == "calibrated":
-        _check_calibration(spec, own)
-    elif load.mode == "fixed":
-        for key in ("low", "high"):
-            if getattr(load, key) is not None:
-                raise SpecError(("load", key), f'a fixed load is that of [bench]: leave {key} out, or say mode = "capacity"')
-    else:
-        _check_capacity(spec, own)
-
-
-def _check_calibration(spec: StudySpec, own: list[str]) -> None:
-    if spec.load.factor <= 0:
-        raise SpecError(("load", "factor"), f"{spec.load.factor:g}: must be above 0")
-    if "request_rate" in own:
-        raise SpecError(("load", "mode"), "the request rate is measured in each trial, and is a [[parameter]], too: give it once")
-    if "request_rate" in {flag_of(name) for name in spec.bench}:
-        raise SpecError(("bench", "request_rate"), "it is measured in each trial: leave it out here")
-
-
-def _check_capacity(spec: StudySpec, own: list[str]) -> None:
-    load = spec.load
-    if load.high is None:
-        raise SpecError(("load", "high"), f"give the largest {load.knob} that may be tried")
-    low = 1.0 if load.low is None else load.low
-    if not 0 < low <= load.high:
-        raise SpecError(("load", "low"), f"low = {low:g} and high = {load.high:g}: a range above 0 is needed")
-    if not spec.slo:
-        raise SpecError(("load", "mode"), "the largest load within the limits needs limits: give an [[slo]]")
-    if spec.benchmark.kind != "loadcell":
-        raise SpecError(
-            ("load", "mode"), f"with benchmark {spec.benchmark.kind} the load of a trial is fixed: its tokens are not seen while it runs"
-        )
-    if not 1 <= load.probes <= 20:
-        raise SpecError(("load", "probes"), f"{load.probes}: from 1 to 20")
-    if load.knob in own:
-        raise SpecError(("load", "knob"), f"{load.knob} is a [[parameter]], too: give it once")
-    if load.knob in {flag_of(name) for name in spec.bench}:
-        raise SpecError(("bench", load.knob), "it is what [load] looks for within each trial: leave it out here")
-
-
-def _check_objective(spec: StudySpec) -> None:
-    wanted: tuple[str, ...] = spec.objective.pareto or (spec.objective.metric,)
-    for at, text in enumerate(wanted):
-        place: FilePlace = ("objective", "pareto", at) if spec.objective.pareto else ("objective", "metric")
-        if text not in _OBJECTIVES:
-            try:
-                parse_slo(f"{text} <= 1s", "objective")
-            except UserError as wrong:
-                raise SpecError(place, f"{text!r} is none of {', '.join(_OBJECTIVES)}, and no latency: {wrong}") from None
-        if text == "goodput" and "goodput" not in spec.bench:
-            raise SpecError(
-                place, "goodput counts requests that meet limits of their own: give [bench] goodput, such as ['ttft:200', 'tpot:20']"
-            )
-        if text == "goodput" and spec.benchmark.kind != "loadcell":
-            raise SpecError(place, f"benchmark {spec.benchmark.kind} tells no goodput: use throughput or request_rate")
-    if spec.objective.pareto and wanted[0] == wanted[1]:
-        raise SpecError(("objective", "pareto"), "a front needs two different objectives")
-
-
-def _check_bench(spec: StudySpec) -> None:
-    """The load with every parameter at its lowest and at its highest, so that what would be refused later is refused now."""
-    if spec.benchmark.kind != "loadcell":
-        return
-    for end in ("low", "high"):
-        flags = {**spec.bench, "base_url": [_SOMEWHERE]}
-        for one in spec.parameter:
-            if one.place.load is not None:
-                value = _end(one, end)
-                if value is not None:
-                    flags[flag_of(one.place.load.lstrip("-").replace("-", "_"))] = value
-        if spec.load.mode == "capacity":
-            flags[spec.load.knob] = getattr(spec.load, end) or 1
-            if spec.load.knob == "concurrency":
-                flags[spec.load.knob] = int(flags[spec.load.knob])
-        try:
-            scenario_from_flags({name: value for name, value in flags.items() if not _per_concurrency(name, value)})
-        except UserError as wrong:
-            spoken = next((word.lstrip("-").rstrip(":,").replace("-", "_") for word in str(wrong).split() if word.startswith("--")), "")
-            raise SpecError(("bench", spoken) if spoken in spec.bench else ("bench",), str(wrong)) from None
-
-
-def _per_concurrency(name: str, value: Any) -> bool:
-    """`num-prompts = "20x"`: it is multiplied when the load is known."""
-    return flag_of(name) in ("num_prompts", "warmup_requests") and isinstance(value, str) and value.strip().endswith("x")
-
-
-def _end(one: Parameter, end: str) -> Value | None:
-    if one.kind == "bool":
-        return end == "high"
-    row = one.ladder or one.choices
-    value = (row[0] if end == "low" else row[-1]) if row else (one.low if end == "low" else one.high)
-    return int(value) if one.kind == "int" and value is not None else value

@@ -18,7 +18,8 @@ from loadcell.experiment.read import name_of, text_of
 from loadcell.experiment.spec import SpecError
 from loadcell.fleet.cluster_file import parse_cluster, with_cluster
 from loadcell.fleet.spec import FleetSpec
-from loadcell.tune.conform import checked, with_constants
+from loadcell.tune.checks import checked
+from loadcell.tune.conform import with_constants
 from loadcell.tune.optix.benchmarks import EXTERNAL, external, own_concurrency, own_load
 from loadcell.tune.optix.fields import CONCURRENCY, REQUEST_RATE, Field, fields_from
 from loadcell.tune.optix.services import (
