@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from loadcell.tune.events import SEARCH, Record
+from loadcell.tune.events import SEARCH, Closed, Record
 from loadcell.tune.outcome import MEASURED, TrialResult
 
 
@@ -61,3 +61,10 @@ def failure_text(why: str, results: Sequence[TrialResult]) -> str:
     most = max(counts, key=lambda name: counts[name])
     evidence = next((one.evidence for one in results if one.outcome == most and one.evidence), None)
     return f"no trial succeeded: {counts[most]} of {len(results)} ended as {most}" + (f" ({evidence})" if evidence else "") + f"; {why}"
+
+
+def exit_code(closed: Closed, signal: int | None) -> int:
+    """0: the study came to its answer, which may be that the default stays. 1: it has none. 130, 143: it was ended."""
+    if closed.state == "interrupted" and signal is not None:
+        return 128 + signal
+    return 0 if closed.state == "complete" else 1

@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from loadcell.errors import EnvironmentFailure, UserError
+from loadcell.seeds import derive
 from loadcell.tune.events import Record
 from loadcell.tune.outcome import TrialResult
 from loadcell.tune.parameters import Configuration
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 BY: Final = "loadcell:by"
 FINGERPRINT: Final = "loadcell:fingerprint"
 CONFIRMED_BY: Final = "loadcell:confirmed_by"
+_FROM_STORAGE: Final = ("model", "pso", "qmc", "grid", "cmaes")
+"""Samplers whose next proposal depends on the stored trials and the seed alone."""
 
 
 class Book:
@@ -165,10 +170,14 @@ def open_book(
         study = optuna.create_study(
             storage=_journal(journal) if url is None else _database(url),
             study_name=name,
-            sampler=make_sampler(sampler, search),
             directions=["maximize"] * directions,
             load_if_exists=True,
         )
+    asked = len(study.get_trials(deepcopy=False))
+    if asked and sampler not in _FROM_STORAGE:
+        # optuna's own draw from a generator that begins anew: with the same seed a resumed study would be proposed what it has tried.
+        search = replace(search, seed=derive(search.seed, "session", by, asked))
+    study.sampler = make_sampler(sampler, search)
     return Book(study, search.space, search.known, by, search.second)
 
 

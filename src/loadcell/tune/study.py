@@ -114,6 +114,10 @@ class Study:
         self._measuring = False
         self.signal: int | None = None
 
+    @property
+    def space(self) -> Space:
+        return self._setting.space
+
     # --- from start to end
 
     def execute(self) -> Closed:
