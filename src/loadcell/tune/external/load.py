@@ -97,7 +97,7 @@ class ExternalLoad:
         purity = _purity(told, before, after)
         notes = () if not purity.get("foreign") else (f"{purity['foreign']} generation requests were not the benchmark's",)
         return Loaded(
-            of_score(score), score, None, loads, "suspect" if notes else "valid", notes, {"window": "whole", "purity": purity, **purity}
+            of_score(score), score, None, loads, "suspect" if notes else "valid", notes, {"window": "whole", "purity": purity}
         )
 
     def _score_of(self, told: Told) -> Score:
