@@ -30,6 +30,7 @@ _ROUNDS: Final = 3
 _CENTRES: Final = 4
 _KEPT: Final = 3
 _SHIFT: Final = 0.5
+_CAUTION: Final = 3.0
 _LIKELY: Final = float(np.log(0.5))
 _MARGIN: Final = 3.0  # log(measured/limit) beyond e^3 = 20 says nothing more
 _POOR: Final = 4.0  # as does an objective of e^-4 of the best
@@ -212,13 +213,19 @@ class Models:
         return model.log_chance(squares[:, rows])
 
     def scores(self, configurations: Sequence[Configuration]) -> tuple[Floats, Floats, Floats]:
-        """Of each: acquisition, log of the expected improvement that is feasible, log P(survives)."""
+        """Of each: acquisition, log of the expected improvement that is feasible, log P(survives).
+
+        The acquisition is cautious: P(survives) counts three times. Memory ends at an edge, the best configurations stand close to it, and a smooth
+        model is too hopeful there; a trial that dies tells nothing of the metrics.
+        """
         squares = self.squares_to(configurations)
         survival = self.log_survival(squares)
         gain = self._log_within(squares) + survival
         if self._objective is not None and self.best is not None:
             gain = gain + log_expected_improvement(*_predicted(self._objective, squares), self.best)
-        score = gain if self._seconds is None else gain - _predicted(self._seconds, squares)[0]
+        score = gain + (_CAUTION - 1) * survival
+        if self._seconds is not None:
+            score = score - _predicted(self._seconds, squares)[0]
         return score, gain, survival
 
     def _survivors(self, history: Sequence[Observation]) -> "tuple[Survival, Rows] | None":
