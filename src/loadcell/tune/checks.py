@@ -91,6 +91,8 @@ def _check_load(spec: StudySpec) -> None:
 
 
 def _check_calibration(spec: StudySpec, own: list[str]) -> None:
+    if spec.load.knob != "request_rate":
+        raise SpecError(("load", "knob"), 'a calibrated load is a rate: say knob = "request_rate"')
     if spec.load.factor <= 0:
         raise SpecError(("load", "factor"), f"{spec.load.factor:g}: must be above 0")
     if "request_rate" in own:

@@ -2,6 +2,7 @@
 measures a cell, and judged; or another tool's. Starts and stops no service.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -76,14 +77,38 @@ class Loads:
 
     def run(self) -> Loaded:
         spec = self._setting.spec
-        if spec.benchmark.kind != "loadcell":
-            given = (self._setting, self._fleet, self._hider, self._registry, self._clock, self._happened, self._phase)
-            loaded = ExternalLoad(*given).run()
+        if spec.load.mode == "calibrated":
+            loaded = self._calibrated()
         elif spec.load.mode == "capacity":
             loaded = self._capacity()
         else:
-            loaded = self._one(None, 0, self._setting.folder / "load")
+            loaded = self._at(self._setting, None, "load")
         return replace(loaded, notes=(*loaded.notes, *self._notes, *self._happened.texts))
+
+    def _at(self, setting: Setting, rate: float | None, name: str) -> Loaded:
+        """One load, by whichever client; `rate`: what [load] says of it. Another tool's is found in `NAME/load`."""
+        if setting.spec.benchmark.kind == "loadcell":
+            asked, self._setting = self._setting, setting
+            try:
+                return self._one(rate, 0 if rate is None else 1, setting.folder / name)
+            finally:
+                self._setting = asked
+        if rate is not None:
+            setting = replace(setting, placed=replace(setting.placed, load={**setting.placed.load, setting.spec.load.knob: rate}))
+        elif name != "load":
+            setting = replace(setting, folder=setting.folder / name)
+        return ExternalLoad(setting, self._fleet, self._hider, self._registry, self._clock, self._happened, self._phase).run()
+
+    def _calibrated(self) -> Loaded:
+        """Without a rate first, unjudged; what counts is the load a little above the rate that was reached."""
+        load = self._setting.spec.load
+        free = self._at(replace(self._setting, full=True), None, "load-free")
+        reached = free.score.figures.get("request_rate") if free.score is not None else None
+        if reached is None or free.blame.outcome not in ("ok", "slo_violated"):
+            return free
+        rate = min(load.factor * reached, load.high or math.inf)
+        found = self._at(self._setting, rate, "load")
+        return replace(found, extra={**found.extra, "calibrated": {"reached": reached, "rate": rate}})
 
     # --- one load of ours
 

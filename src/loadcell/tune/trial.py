@@ -31,7 +31,7 @@ from loadcell.tune.blame import Blame
 from loadcell.tune.external import offered
 from loadcell.tune.loaded import Loaded, Setting, cell_of
 from loadcell.tune.loads import Loads
-from loadcell.tune.outcome import TrialPhase, TrialResult
+from loadcell.tune.outcome import MEASURED, TrialPhase, TrialResult
 from loadcell.tune.parameters import Configuration
 from loadcell.tune.placing import Placed, placed
 from loadcell.tune.read import sources_of
@@ -125,10 +125,10 @@ class Trial:
 
     def measure(self, configuration: Configuration, number: int, kind: Kind = "search") -> TrialResult:
         """Once, and once more where the machine was to blame. Raises UserError only for a default that cannot be placed or planned."""
-        result = self._once(configuration, number, kind)
+        result = self._of_the_world(self._once(configuration, number, kind))
         if result.outcome == "infrastructure":
             self._watcher.note(f"trial {number}: {result.evidence}; tried once more")
-            again = self._once(configuration, number, kind)
+            again = self._of_the_world(self._once(configuration, number, kind))
             spent = {name: getattr(result, name) + getattr(again, name) for name in ("launch_s", "measure_s", "stop_s")}
             result = replace(again, started=result.started, attempts=2, **spent)
         self.remember(result)
@@ -137,6 +137,18 @@ class Trial:
     run = measure
 
     # --- one attempt
+
+    def _of_the_world(self, result: TrialResult) -> TrialResult:
+        """A failure whose logs hold a text of `trial.retry_on` is the machine's, not the configuration's."""
+        texts = [text.lower() for text in self._spec.trial.retry_on if text]
+        if not texts or result.outcome in (*MEASURED, "cancelled", "infrastructure") or result.folder is None:
+            return result
+        for log in sorted((self._folder / result.folder).rglob("*.log")):
+            for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+                if any(text in line.lower() for text in texts):
+                    said = self._hider.text(line.strip()[:300])
+                    return replace(result, outcome="infrastructure", evidence=f"{log.name}: {said} (trial.retry_on)")
+        return result
 
     def _once(self, configuration: Configuration, number: int, kind: Kind) -> TrialResult:
         folder = self._new_folder(number)

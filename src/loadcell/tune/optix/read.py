@@ -239,7 +239,7 @@ def _load(fields: list[Field], calibrated: bool) -> tuple[list[Field], LoadTable
     if rate is not None:
         top = float(rate.constant) if rate.constant is not None else rate.max
         if calibrated and not rate.fixed:
-            load = LoadTable("calibrated", high=top or None)
+            load = LoadTable("calibrated", "request_rate", high=top or None)
         elif top > 0:
             searched.append(msgspec.structs.replace(rate, min=rate.max, constant=top, value=top, dtype="float"))
     return searched, load, {}
