@@ -61,9 +61,17 @@ def run(surface: surfaces.Surface, sampler: str, seed: int, trials: int) -> dict
         told.tell(study, asked.trial, result)
         best.append(max(best[-1] if best else 0.0, surface.value(asked.configuration) / optimum))
         crashes.append((crashes[-1] if crashes else 0) + (result.outcome in TEACHES_DEATH))
-    best += [best[-1]] * (trials - len(best))
+    best = [round(one, 4) for one in best + [best[-1]] * (trials - len(best))]
     crashes += [crashes[-1]] * (trials - len(crashes))
-    return {"surface": surface.name, "sampler": sampler, "seed": seed, "best": best, "crashes": crashes, "cpu_s": cpu, "repeats": repeats}
+    return {
+        "surface": surface.name,
+        "sampler": sampler,
+        "seed": seed,
+        "best": best,
+        "crashes": crashes,
+        "cpu_s": round(cpu, 3),
+        "repeats": repeats,
+    }
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -127,7 +135,12 @@ def main() -> None:
     parser.add_argument("--surfaces", default=",".join(surfaces.SURFACES))
     parser.add_argument("--samplers", default="model,tpe,qmc,random,pso")
     parser.add_argument("--output", type=Path, help="append every run as a JSON line")
+    parser.add_argument("--read", type=Path, nargs="+", help="print the tables of such files instead")
     options = parser.parse_args()
+    if options.read:
+        told_rows = [json.loads(line) for path in options.read for line in path.read_text().splitlines()]
+        print(table(told_rows), by_surface(told_rows), sep="\n\n")
+        return
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     rows = []
@@ -138,9 +151,7 @@ def main() -> None:
                 if options.output is not None:
                     with options.output.open("a") as out:
                         out.write(json.dumps(rows[-1]) + "\n")
-    print(table(rows))
-    print()
-    print(by_surface(rows))
+    print(table(rows), by_surface(rows), sep="\n\n")
 
 
 if __name__ == "__main__":
