@@ -4,7 +4,13 @@ import pytest
 
 from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.fleet.hosts.host import DeviceUse, Ended, PortHolder
-from loadcell.fleet.preflight import refuse_missing_model, refuse_missing_program, refuse_taken_devices, refuse_taken_ports
+from loadcell.fleet.preflight import (
+    outgoing_port_notes,
+    refuse_missing_model,
+    refuse_missing_program,
+    refuse_taken_devices,
+    refuse_taken_ports,
+)
 from loadcell.fleet.registry import Claims
 from loadcell.fleet.spec import Launch, Replica, ServicePlan
 from loadcell.testing.fake_host import FakeHost
@@ -58,7 +64,12 @@ def test_what_comes_before_the_start_is_looked_for_too() -> None:
     [
         (PortHolder(30005, 7, "old --serve"), r"taken by process 7 \(old --serve\): stop that"),
         (PortHolder(30005, 7, "curl", "connection"), r"process 7 \(curl\) as its end of a connection"),
-        (PortHolder(30005, 0, "", "unknown"), "a process that this user cannot see"),
+        (PortHolder(30005, 0, ""), "a listener whose process cannot be seen from here"),
+        (PortHolder(30005, 0, "", "connection"), "the local end of a connection whose process cannot be seen from here"),
+        (PortHolder(30005, 0, "", "closing"), r"a connection that is being closed .* free within a minute"),
+        (PortHolder(30005, 0, "", "time_wait"), r"closed within the last minute \(TIME_WAIT\): it is free within"),
+        (PortHolder(30005, 0, "", "unknown"), "a socket that is bound and not listened on"),
+        (PortHolder(30005, 0, "", "forbidden"), "cannot be listened on by this user"),
     ],
 )
 def test_a_taken_port_names_its_holder(holder: PortHolder, text: str) -> None:
@@ -66,6 +77,41 @@ def test_a_taken_port_names_its_holder(holder: PortHolder, text: str) -> None:
     host.holders[30005] = holder
     with pytest.raises(EnvironmentFailure, match=text):
         refuse_taken_ports([plan()], {"local": host}, NONE, NOBODY)
+
+
+RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+
+
+def test_a_port_that_connections_get_is_told_to_be_one() -> None:
+    host = FakeHost()
+    host.holders[37006] = PortHolder(37006, 0, "", "time_wait")
+    host.logs[RANGE] = b"32768\t60999\n"
+    with pytest.raises(EnvironmentFailure, match=r"outside 32768-60999, which this machine gives to outgoing connections"):
+        refuse_taken_ports([plan(port=37006)], {"local": host}, NONE, NOBODY)
+    host.holders[37006] = PortHolder(37006, 5, "engine")
+    with pytest.raises(EnvironmentFailure, match=r"process 5 \(engine\): stop that, or choose another fleet\.port$"):
+        refuse_taken_ports([plan(port=37006)], {"local": host}, NONE, NOBODY)
+
+
+def test_fixed_ports_among_those_of_outgoing_connections_are_warned_of() -> None:
+    host = FakeHost()
+    plans = [plan(port=32767), plan(port=37005), plan(port=37006), plan(port=61000), plan(port=40000, serves=False)]
+    assert outgoing_port_notes(plans, {"local": host}) == []  # a machine that does not tell
+    host.logs[RANGE] = b"32768\t60999\n"
+    (note,) = outgoing_port_notes(plans, {"local": host, "other": FakeHost()})
+    assert "37005, 37006 on local" in note
+    assert "32768-60999" in note
+    host.logs["/proc/sys/net/ipv4/ip_local_reserved_ports"] = b"37005,37006-37010\n"
+    assert outgoing_port_notes(plans, {"local": host}) == []
+
+
+def test_an_address_that_is_none_of_the_hosts() -> None:
+    class Elsewhere(FakeHost):
+        def bindable(self, address: str, port: int) -> bool:
+            return False
+
+    with pytest.raises(EnvironmentFailure, match=r"cannot be listened on at 127\.0\.0\.1: is that an address of this host"):
+        refuse_taken_ports([plan()], {"local": Elsewhere()}, NONE, NOBODY)
 
 
 def test_a_port_that_an_orphan_of_ours_holds_is_no_reason_and_a_rank_needs_none() -> None:

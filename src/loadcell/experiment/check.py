@@ -13,6 +13,7 @@ from loadcell.experiment.secrets import Hider
 from loadcell.experiment.spec import ExperimentSpec
 from loadcell.flags.resolve import scenario_from_flags
 from loadcell.fleet.command_line import shell_line
+from loadcell.fleet.docker_command import start_line
 from loadcell.fleet.spec import ServicePlan
 from loadcell.scenario import Scenario
 from loadcell.schedule import ScheduleSpec, describe
@@ -41,7 +42,11 @@ def _seed(spec: ExperimentSpec) -> str:
 
 def services(spec: ExperimentSpec, plans: Sequence[ServicePlan]) -> Iterator[str]:
     """Each service: where, on what, and the line that would start it."""
-    anew = "; port = auto: free ports are chosen again at the start" if spec.fleet and spec.fleet.port == "auto" else ""
+    anew = ""
+    if spec.fleet and spec.fleet.port == "auto":
+        looked = any(plan.replica.port for plan in plans)
+        anew = f"; port = auto: {'free ports are chosen again' if looked else '0 stands for a free port, chosen'} at the start"
+    hosts = {host.name: host for host in spec.fleet.host} if spec.fleet else {}
     yield f"Services ({spec.fleet.engine if spec.fleet else 'running'}{anew})"
     for plan in plans:
         replica = plan.replica
@@ -49,7 +54,7 @@ def services(spec: ExperimentSpec, plans: Sequence[ServicePlan]) -> Iterator[str
         where = plan.base_url or (f"{replica.host}, rank {replica.rank}, answers nobody" if not plan.serves else replica.host)
         yield f"  {plan.name}  {where}  {devices}" + (f"  host {replica.host}" if plan.base_url else "")
         yield from (f"    before $ {shell_line(launch)}" for launch in plan.before)
-        yield f"    $ {shell_line(plan.launch, plan.cwd)}"
+        yield f"    $ {start_line(plan, hosts.get(replica.host))}"
         yield from (f"    writes {path} ({len(content)} characters)" for path, content in plan.launch.files)
         yield from (f"    after  $ {shell_line(launch)}" for launch in plan.after)
 
@@ -78,7 +83,7 @@ def settings(spec: ExperimentSpec) -> Iterator[str]:
         at = path.partition(".")[0]
         origins.setdefault(at if at.startswith("slo[") else path, origin)  # a table there is one text here
     given = [(path, _value(tree, path), origin) for path, origin in origins.items()]
-    known = {path.split(".")[1] for path in spec.origins if path.startswith("fleet.")}
+    known = {path.split(".")[1].partition("[")[0] for path in spec.origins if path.startswith("fleet.")}
     if spec.fleet is not None:
         given += [
             (f"fleet.{key}", _short(value), "default")

@@ -74,12 +74,22 @@ class Fleet:
         self._services: list[Service] = []
         self._events = EventLog(folder / EVENTS_FILE)
         self._hurry = Flag()
+        self._told: set[str] = set()
 
     # --- before
 
     def check(self) -> tuple[ServicePlan, ...]:
         """Refuse what cannot work, and start nothing; the plan. Raises UserError, EnvironmentFailure."""
-        return self._staging.check()
+        plans = self._staging.check()
+        self._tell_notes()
+        return plans
+
+    def _tell_notes(self) -> None:
+        """Each once, though start checks again what was checked."""
+        for text in self._staging.notes:
+            if text not in self._told:
+                self._told.add(text)
+                self._note(text)
 
     def start(self) -> None:
         """Start all services at once and return when every one is ready; else stop all. Raises FleetFailure, and what `check` raises."""
@@ -103,6 +113,7 @@ class Fleet:
         """One start of all; null: all are ready. Else nothing runs any more, whatever is returned or raised."""
         try:
             self._services = self._staging.allocate()
+            self._tell_notes()
             self._all([self._starter(ranks, abort) for ranks in self._replicas()], "start", abort)
         except NotReadyError as reason:
             failure = self._failure()

@@ -196,10 +196,11 @@ class _Ports:
         return port
 
     def free(self, host: str, used: set[int]) -> int:
+        """0, where nobody has looked, stands for any number of free ones."""
         free = self._free[host]
         while free:
             port = free.pop(0)
-            if port not in used:
+            if port not in used or port == 0:
                 return port
         raise EnvironmentFailure(f'fleet.port = "auto": too few free ports were found on {host}')
 
@@ -297,7 +298,8 @@ def _service(spec: FleetSpec, engine: Engine, replica: Replica, vendor: str) -> 
     meets: tuple[tuple[int, str], ...] = ()
     if multi is not None and multi.kind == "ray":
         launch = over_ray(multi, replica, launch)
-        before = (Launch((multi.ray_executable, "--version")),)
+        if replica.host not in _contained(spec):  # a program of an image is not on the machine
+            before = (Launch((multi.ray_executable, "--version")),)
         meets = ((multi.ray_port, "fleet.multi_host.ray_port"),)
     elif multi is not None:
         meets = ((multi.data_parallel_rpc_port, "fleet.multi_host.data_parallel_rpc_port"),)
@@ -311,6 +313,11 @@ def _service(spec: FleetSpec, engine: Engine, replica: Replica, vendor: str) -> 
     serves = replica.rank == 0
     url = _url(spec, replica) if serves else None
     return ServicePlan(replica, launch, serves, url, spec.cwd or launch.cwd, before, meets=meets if serves else ())
+
+
+def _contained(spec: FleetSpec) -> set[str]:
+    """Hosts whose services are containers of their own."""
+    return {host.name for host in spec.host if host.docker is not None and host.docker.image is not None}
 
 
 def _url(spec: FleetSpec, replica: Replica) -> str:

@@ -100,8 +100,7 @@ class Service:
         self.cause = self.failure = None
         self.move("launch")
         tail = LogTail(self.host, self.log)
-        for path, content in self.plan.launch.files:
-            self.host.write_file(f"{self.plan.replica.folder}/{path}", content)
+        self._make_folder()
         for command in self.plan.before:
             self._run_before(command, tail)
         launch = self.plan.launch
@@ -123,6 +122,14 @@ class Service:
             peer_ready=peer_ready,
             now_ns=self._clock.now_ns(),
         )
+
+    def _make_folder(self) -> None:
+        """Its own folder, where something is to be in it: files, or what the words and variables of its start have there."""
+        folder, launch = self.plan.replica.folder, self.plan.launch
+        if folder and (launch.files or any(folder in text for text in (*launch.argv, *launch.env.values()))):
+            self.host.make_folder(folder)
+        for path, content in launch.files:
+            self.host.write_file(f"{folder}/{path}", content)
 
     def step(self) -> bool:
         """One look on the way to ready; true when it is. Raises NotReadyError, and is failed then."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from loadcell.clock import NS_PER_S, Clock
 from loadcell.errors import EnvironmentFailure, UserError
-from loadcell.fleet import preflight
+from loadcell.fleet import images, preflight
 from loadcell.fleet.engines import ENGINES
 from loadcell.fleet.events import now_text
 from loadcell.fleet.hosts import open_host as open_real_host
@@ -62,6 +62,8 @@ class Staging:
         self._hosts: dict[str, Host] = {}
         self._seen: dict[str, Seen] = {}
         self._scratch = new_marker(name)
+        self.notes: tuple[str, ...] = ()
+        """What the last check could not ask, and what may go wrong, for a person to know."""
 
     def hosts(self) -> dict[str, Host]:
         """By alias, in the specification's order. Nothing is connected before a host is asked something."""
@@ -81,16 +83,23 @@ class Staging:
         check_spec(self.spec)
         engine.check(self.spec)
         hosts = self.hosts()
+        contained = images.images_of(hosts_of(self.spec))
+        notes = images.refuse_missing_images(contained, hosts)
         path = engine.model_path(self.spec)
         if path is not None:
-            preflight.refuse_missing_model(path, hosts)
+            preflight.refuse_missing_model(path, {name: host for name, host in hosts.items() if name not in contained})
+            notes += images.refuse_missing_mounts(path, contained, hosts)
         self._seen = dict(zip(hosts, together([self._looker(name) for name in hosts], "survey"), strict=True))
         found = {name: self._found(name, seen) for name, seen in self._seen.items()}
         plans = plan_services(self.spec, found, _text_of(self.spec.config_file))
-        preflight.refuse_missing_program(plans, hosts)
+        preflight.refuse_missing_program([plan for plan in plans if plan.replica.host not in contained], hosts)
+        notes += images.unasked_programs(plans, contained)
         claims = {name: seen.claims for name, seen in self._seen.items()}
         preflight.refuse_taken_ports(plans, hosts, claims, {name: seen.ours for name, seen in self._seen.items()})
         preflight.refuse_taken_devices(plans, {name: seen.devices for name, seen in self._seen.items()}, claims)
+        if self.spec.port != "auto":
+            notes += preflight.outgoing_port_notes(plans, hosts)
+        self.notes = tuple(notes)
         return plans
 
     def allocate(self) -> list[Service]:

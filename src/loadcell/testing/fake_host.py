@@ -143,6 +143,10 @@ class FakeHost:
         self._reached()
         return path in self.paths
 
+    def make_folder(self, path: str) -> None:
+        self._reached()
+        self.paths.add(path)
+
     def write_file(self, path: str, content: str) -> None:
         self.files[path] = content
 

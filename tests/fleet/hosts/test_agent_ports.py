@@ -70,6 +70,21 @@ def test_time_wait_counts_for_nothing(host: LocalHost) -> None:
     assert host.port_holder(port) is None
 
 
+def test_a_clients_time_wait_counts(host: LocalHost) -> None:
+    """Clients do not set SO_REUSEADDR: for a minute their port is nobody's, and yet no server can have it."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        port = client.getsockname()[1]
+        accepted, _ = server.accept()
+        client.shutdown(socket.SHUT_WR)
+        client.close()  # first: TIME_WAIT is the client's
+        closing = host.port_holder(port)
+        assert closing is not None
+        assert (closing.kind, closing.pid) == ("closing", 0)
+        accepted.close()
+        until(lambda: (holder := host.port_holder(port)) is not None and holder.kind == "time_wait")
+    assert not host.bindable("127.0.0.1", port)
+
+
 class TestWhoseListener:
     def test_ours_even_when_a_child_listens(self, host: LocalHost, services: Services) -> None:
         (port,) = host.free_ports("127.0.0.1", 1)

@@ -5,13 +5,15 @@ import os
 import signal
 import stat
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from loadcell.errors import EnvironmentFailure, UserError
-from loadcell.fleet.hosts import open_host
-from loadcell.fleet.hosts.docker import DockerRunHost, device_words, docker_words, run_words
+from loadcell.fleet.docker_command import MARK, device_words, docker_words, outer_path, run_words
+from loadcell.fleet.hosts import agent, open_host
+from loadcell.fleet.hosts.docker import DockerRunHost
 from loadcell.fleet.hosts.host import Group, Host
 from loadcell.fleet.hosts.local import LocalHost
 from loadcell.fleet.spec import DockerSpec, HostSpec
@@ -28,19 +30,19 @@ class TestWords:
     def test_one_service(self) -> None:
         words = run_words(
             DockerSpec(image="vllm/vllm-openai:v1", args=("-v", "/data:/data")),
-            ["vllm", "serve", "/data/a b", "--port", "30005"],
+            ["vllm", "serve", "/data/a b", "--log", "/runs/1/log"],
             env={"CUDA_VISIBLE_DEVICES": "2,3", "A": "b c"},
             cwd="/w",
             marker="m",
             owner="o",
             cpus=[0, 1],
-            folders=["/runs/1"],
+            folders=["/runs/1", "/runs/2"],
         )
         assert words == [
             *("docker", "run", "-d", "--init", "--label", "loadcell.service=m", "--label", "loadcell.owner=o"),
             *("--network", "host", "--ipc", "host", "--log-driver", "local", "--gpus", '"device=2,3"'),
             *("-e", "A=b c", "-e", "LOADCELL_SERVICE=m", "-v", "/runs/1:/runs/1", "-w", "/w", "--cpuset-cpus", "0,1"),
-            *("-v", "/data:/data", "--entrypoint", "vllm", "vllm/vllm-openai:v1", "serve", "/data/a b", "--port", "30005"),
+            *("-v", "/data:/data", "--entrypoint", "vllm", "vllm/vllm-openai:v1", "serve", "/data/a b", "--log", "/runs/1/log"),
         ]  # fmt: skip
 
     def test_the_specs_own_words_win(self) -> None:
@@ -63,6 +65,39 @@ class TestWords:
         words, left = device_words({"HIP_VISIBLE_DEVICES": "1"})
         assert "/dev/kfd" in words
         assert left == {"HIP_VISIBLE_DEVICES": "1"}
+
+    def test_a_folder_is_mounted_where_it_is_named_and_once(self) -> None:
+        def mounts(*argv: str, folders: tuple[str, ...]) -> list[str]:
+            words = run_words(DockerSpec(image="i"), argv, env={}, cwd=None, marker="m", owner="o", cpus=None, folders=folders)
+            return [after for word, after in pairwise(words) if word == "-v"]
+
+        assert mounts("x", "--log=/r/replica-1/a.log", folders=("/r/replica-1", "/r/replica-0")) == ["/r/replica-1:/r/replica-1"]
+        assert mounts("x", "/r/replica-10/a", folders=("/r/replica-1", "/r/replica-10")) == ["/r/replica-10:/r/replica-10"]
+        assert mounts("x", "/r/replica-0/c/a", folders=("/r/replica-0/c", "/r/replica-0")) == ["/r/replica-0:/r/replica-0"]
+
+    def test_the_mark_is_the_agents(self) -> None:
+        assert MARK == agent.VARIABLE
+
+    @pytest.mark.parametrize(
+        ("args", "path", "outside"),
+        [
+            (("-v", "/data/models:/models:ro"), "/models/m", "/data/models/m"),
+            (("-v", "/data/models:/models"), "/models", "/data/models"),
+            (("-v", "/data/models:/models/"), "/models2/m", None),
+            (("--volume=/a:/m", "-v", "/b:/m/n"), "/m/n/o", "/b/o"),
+            (("-v/a:/m",), "/m/x", "/a/x"),
+            (("-v", "named:/models"), "/models/m", None),
+            (("-v", "/models"), "/models/m", None),
+            (("-v", "/a:/m", "-v", "named:/m/n"), "/m/n/o", None),
+            (("--mount", "type=bind,source=/a,target=/m,readonly"), "/m/x", "/a/x"),
+            (("--mount=type=bind,src=/a,dst=/m",), "/m/x", "/a/x"),
+            (("--mount", "type=volume,src=a,dst=/m"), "/m/x", None),
+            (("-v", "/:/host"), "/host/m", "/m"),
+            (("--gpus", "all"), "/m", None),
+        ],
+    )
+    def test_which_path_of_the_machine_a_path_inside_is(self, args: tuple[str, ...], path: str, outside: str | None) -> None:
+        assert outer_path(args, path) == outside
 
     @pytest.mark.parametrize("docker", [DockerSpec(), DockerSpec(image="i", container="c")])
     def test_an_image_or_a_container(self, docker: DockerSpec) -> None:
@@ -160,6 +195,16 @@ class TestRunning:
         group = start(host, tmp_path, *SLEEP, env={"CONFIG": str(tmp_path / "replica-0" / "config.json")})
         (words,) = said(state, "run")
         assert [word for word in words if word.startswith(str(tmp_path))] == [f"{tmp_path}/replica-0:{tmp_path}/replica-0"]
+        host.signal(group, signal.SIGKILL)
+        until(lambda: not host.look(group).alive)
+
+    def test_its_folder_is_made_and_mounted(self, host: Host, state: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "services" / "replica-0"
+        host.make_folder(str(folder))
+        host.make_folder(str(folder))
+        assert folder.is_dir()
+        group = start(host, tmp_path, *SLEEP, env={"ACCESS_LOG": f"{folder}/access.log"})
+        assert f"{folder}:{folder}" in said(state, "run")[0]
         host.signal(group, signal.SIGKILL)
         until(lambda: not host.look(group).alive)
 

@@ -37,6 +37,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SIOCGIFADDR = 0x8915
 TCP_ESTABLISHED_TO_CLOSING = {"01", "02", "03", "04", "05", "07", "08", "09", "0B"}
 TCP_LISTEN = "0A"
+TCP_TIME_WAIT = "06"
 
 
 class Refusal(Exception):
@@ -555,7 +556,12 @@ def _copy(file: Any, copy: BinaryIO, at: int) -> int:
 
 
 def bindable(address: str, port: int) -> bool:
-    """Bound and listened on as servers do: SO_REUSEADDR, so that connections in TIME_WAIT do not count."""
+    """Bound and listened on as servers do: SO_REUSEADDR, so that connections of servers in TIME_WAIT do not count. Those of clients do."""
+    return _bind_error(address, port) is None
+
+
+def _bind_error(address: str, port: int) -> Optional[int]:
+    """Why not: an errno."""
     for family, kind, proto, _, where in socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE):
         with socket.socket(family, kind, proto) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -564,9 +570,9 @@ def bindable(address: str, port: int) -> bool:
             try:
                 tried.bind(where)
                 tried.listen(1)
-            except OSError:
-                return False
-    return True
+            except OSError as error:
+                return error.errno or errno.EADDRINUSE
+    return None
 
 
 def _sockets(port: int) -> List[Tuple[str, str]]:
@@ -608,8 +614,15 @@ def port_holder(port: int) -> Optional[Json]:
         if inodes:
             pids = sorted(pid for owners in _owners(inodes).values() for pid in owners)
             pid = pids[0] if pids else 0
+            if set(inodes) == {"0"}:  # no process has it any more: the kernel ends it
+                kind = "closing"
             return {"port": port, "pid": pid, "command": _command(pid) if pid else "", "kind": kind}
-    return None if bindable("0.0.0.0", port) else {"port": port, "pid": 0, "command": "", "kind": "unknown"}
+    wrong = _bind_error("0.0.0.0", port)
+    if wrong is None:
+        return None
+    waits = any(state == TCP_TIME_WAIT for state, _ in sockets)
+    kind = "forbidden" if wrong in (errno.EACCES, errno.EPERM) else "time_wait" if waits else "unknown"
+    return {"port": port, "pid": 0, "command": "", "kind": kind}
 
 
 def listeners(port: int) -> Json:
@@ -673,6 +686,10 @@ def exists(path: str) -> bool:
     return os.path.exists(path_of(path))
 
 
+def make_folder(path: str) -> None:
+    os.makedirs(path_of(path), exist_ok=True)
+
+
 def write_file(path: str, content: str) -> None:
     path = path_of(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -710,6 +727,7 @@ CALLS: Dict[str, Callable[..., Any]] = {
     "free_ports": free_ports,
     "interface_address": interface_address,
     "exists": exists,
+    "make_folder": make_folder,
     "write_file": write_file,
     "fetch": fetch,
 }

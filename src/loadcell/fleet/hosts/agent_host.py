@@ -96,6 +96,9 @@ class AgentHost:
     def exists(self, path: str) -> bool:
         return bool(self.call("exists", path=path))
 
+    def make_folder(self, path: str) -> None:
+        self.call("make_folder", path=path)
+
     def write_file(self, path: str, content: str) -> None:
         self.call("write_file", 60.0, path=path, content=content)
 

@@ -12,27 +12,19 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from loadcell.errors import EnvironmentFailure, UserError
+from loadcell.fleet.docker_command import SERVICE_LABEL, docker_words, run_words
 from loadcell.fleet.hosts import agent
 from loadcell.fleet.hosts.agent_host import AgentHost, all_ours
 from loadcell.fleet.hosts.host import DeviceUse, Ended, Group, Look, Member, PortHolder
 from loadcell.fleet.hosts.piped import Piped, agent_words
 from loadcell.fleet.hosts.ssh import SshHost, ssh_connection
-from loadcell.fleet.spec import DockerSpec, HostSpec
+from loadcell.fleet.spec import HostSpec
 
-SERVICE_LABEL: Final = "loadcell.service"
-OWNER_LABEL: Final = "loadcell.owner"
 RUN_S: Final = 600.0
 """`docker run` pulls an image that is not there."""
 FOLLOWER_S: Final = 10.0
 FOLLOWER_STEP_S: Final = 0.05
-ASCEND_COMMON: Final = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
-ASCEND_DRIVER: Final = ("/usr/local/Ascend/driver", "/usr/local/dcmi", "/usr/local/bin/npu-smi", "/etc/ascend_install.info")
 PAUSING: Final = {int(signal.SIGSTOP): "pause", int(signal.SIGCONT): "unpause"}
-
-
-def docker_words(docker: DockerSpec) -> list[str]:
-    """`sudo -n`: asks for no password; what needs one fails."""
-    return ["sudo", "-n", "docker"] if docker.sudo else ["docker"]
 
 
 def exec_host(spec: HostSpec) -> AgentHost:
@@ -46,46 +38,6 @@ def exec_host(spec: HostSpec) -> AgentHost:
     if spec.ssh is not None:
         return SshHost(spec, ssh_connection(spec, inside))
     return AgentHost(spec.name, spec.address or "127.0.0.1", Piped(spec.name, shlex.join(inside[: -len(words)]), inside, text))
-
-
-def device_words(env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The devices that a service's variables name, as words for `docker run`, and the variables that stay.
-
-    Inside, devices are numbered anew from 0: a variable that names them by the machine's numbers must not go in. AMD's are all
-    let in, and its variable stays.
-    """
-    left = dict(env)
-    words: list[str] = []
-    if (nvidia := left.pop("CUDA_VISIBLE_DEVICES", "")) != "":
-        words += ["--gpus", f'"device={nvidia}"']
-    if (ascend := left.pop("ASCEND_RT_VISIBLE_DEVICES", "")) != "":
-        nodes = [*(f"/dev/davinci{index.strip()}" for index in ascend.split(",")), *ASCEND_COMMON]
-        words += [word for node in nodes for word in ("--device", node)]
-        words += [word for path in ASCEND_DRIVER for word in ("-v", f"{path}:{path}:ro")]
-    if "HIP_VISIBLE_DEVICES" in left:
-        words += ["--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video"]
-    return words, left
-
-
-def run_words(
-    docker: DockerSpec, argv: Sequence[str], *, env: dict[str, str], cwd: str | None, marker: str, owner: str, cpus: Sequence[int] | None, folders: Sequence[str]
-) -> list[str]:  # fmt: skip
-    """`docker run -d …` for one service. `folders`: of files that we wrote for it, mounted where they are. The host's network and IPC
-    unless the spec's own words say otherwise; `--init` so that signals reach the program and its orphans are reaped.
-    """
-    assert docker.image is not None
-    devices, left = device_words(env)
-    given = {word.partition("=")[0] for word in docker.args}
-    words = [*docker_words(docker), "run", "-d", "--init", "--label", f"{SERVICE_LABEL}={marker}", "--label", f"{OWNER_LABEL}={owner}"]
-    words += [] if given & {"--network", "--net"} else ["--network", "host"]
-    words += [] if given & {"--ipc", "--shm-size"} else ["--ipc", "host"]
-    words += [] if "--log-driver" in given else ["--log-driver", "local"]
-    words += devices
-    words += [word for key, value in {**left, agent.VARIABLE: marker}.items() for word in ("-e", f"{key}={value}")]
-    words += [word for folder in folders for word in ("-v", f"{folder}:{folder}")]
-    words += [] if cwd is None else ["-w", cwd]
-    words += [] if cpus is None else ["--cpuset-cpus", ",".join(map(str, cpus))]
-    return [*words, *docker.args, "--entrypoint", argv[0], docker.image, *argv[1:]]
 
 
 class DockerRunHost:
@@ -113,8 +65,7 @@ class DockerRunHost:
     ) -> Group:
         me = agent.identity()
         owner = f"{me['machine']} {me['pid']} {me['started']}"
-        folders = sorted(folder for folder in self._folders if any(folder in text for text in (*argv, *env.values())))
-        words = run_words(self._docker, argv, env=env, cwd=cwd, marker=marker, owner=owner, cpus=cpus, folders=folders)
+        words = run_words(self._docker, argv, env=env, cwd=cwd, marker=marker, owner=owner, cpus=cpus, folders=self._folders)
         self._machine.write_file(_ending(log), "")
         ran = self._machine.run(words, timeout_s=RUN_S)
         if ran.code != 0:
@@ -186,6 +137,10 @@ class DockerRunHost:
 
     def exists(self, path: str) -> bool:
         return self._machine.exists(path)
+
+    def make_folder(self, path: str) -> None:
+        self._machine.make_folder(path)
+        self._folders.add(path)
 
     def write_file(self, path: str, content: str) -> None:
         self._machine.write_file(path, content)

@@ -63,12 +63,14 @@ class Look(Struct, frozen=True):
 
 
 class PortHolder(Struct, frozen=True):
-    """`pid` 0 where the system does not tell whose it is. `kind`: a listener, or the local end of somebody's connection."""
+    """`pid` 0 where the system does not tell whose it is. `kind`: a listener; the local end of somebody's connection, or of one that no process
+    has any more (`closing`, and `time_wait` at its end); `forbidden` to this user; `unknown`: bound, and the system shows no more of it.
+    """
 
     port: int
     pid: int
     command: str
-    kind: Literal["listener", "connection", "unknown"] = "listener"
+    kind: Literal["listener", "connection", "closing", "time_wait", "forbidden", "unknown"] = "listener"
 
 
 class DeviceUse(Struct, frozen=True):
@@ -136,6 +138,9 @@ class Host(Protocol):
         """(interface, IPv4 address): of `nic`, else of the route to `towards` (else the default route)."""
 
     def exists(self, path: str) -> bool: ...
+
+    def make_folder(self, path: str) -> None:
+        """With those above it; one that exists is fine."""
 
     def write_file(self, path: str, content: str) -> None:
         """Make it, with its folders; an existing file is replaced."""
