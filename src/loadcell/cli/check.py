@@ -72,6 +72,6 @@ def _plans(spec: "ExperimentSpec") -> "tuple[ServicePlan, ...]":
     assert spec.fleet is not None
     with (
         tempfile.TemporaryDirectory(prefix="loadcell-check-") as folder,
-        Fleet(spec.fleet, Path(folder), fleet_registry(os.environ), name=spec.name) as fleet,
+        Fleet(spec.fleet, Path(folder), fleet_registry(os.environ), name=spec.name, note=_say) as fleet,
     ):
         return fleet.check()

@@ -66,7 +66,7 @@ def _fleet_of(spec_file: Path, sets: Sequence[str], env_file: Path | None) -> "t
     from loadcell.errors import UserError
     from loadcell.experiment.read import read_experiment
 
-    experiment = read_experiment(spec_file, sets=sets, env_file=env_file, environment=os.environ)
+    experiment = read_experiment(spec_file, sets=sets, env_file=env_file, environment=os.environ, note=_note)
     if experiment.fleet is None:
         raise UserError(f"{spec_file} has no [fleet]: there is nothing to start or stop")
     return experiment.fleet, experiment.name

@@ -6,19 +6,19 @@ Everything that can be refused is refused here, before a service is started and 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadcell.errors import LoadcellError, UserError
+from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
 from loadcell.experiment import matrix
 from loadcell.experiment.cell_run import scenario_of
 from loadcell.experiment.folder import COPY, SPEC, STATE, RunFolder
 from loadcell.experiment.matrix import Cell
 from loadcell.experiment.new_folder import new_folder, take_back
-from loadcell.experiment.read import read_experiment
+from loadcell.experiment.read import read_experiment, text_of
 from loadcell.experiment.results import PlannedCell
 from loadcell.experiment.run import ExperimentRun, ExperimentWatcher, Setting, now_text
 from loadcell.experiment.secrets import Hider
@@ -29,9 +29,14 @@ from loadcell.fleet.registry import Registry
 from loadcell.fleet.spec import FleetSpec
 from loadcell.load.facts import host_facts, version_facts
 from loadcell.load.redact import HIDDEN
+from loadcell.scenario import TargetSpec
 from loadcell.seeds import fresh
 
+if TYPE_CHECKING:
+    import ssl
+
 _LOOPBACK: Final = "127.0.0.1"
+_SOMEWHERE: Final = Now((f"http://{_LOOPBACK}:1",), None)
 
 
 class Asked(Struct, frozen=True):
@@ -123,7 +128,7 @@ def _prepared(
 ) -> Prepared:
     if asked.spec is None:
         raise UserError("SPEC: give the experiment's file, or --resume RUN; `loadcell init` writes one to begin with")
-    spec = read_experiment(asked.spec, sets=asked.sets, env_file=asked.env_file, environment=environment)
+    spec = read_experiment(asked.spec, sets=asked.sets, env_file=asked.env_file, environment=environment, note=watcher.note)
     if not matrix.matrix(spec):
         raise UserError(
             f"{asked.spec}: there is no [bench] and no [[scenario]], so there is nothing to run; `loadcell fleet up` starts services alone"
@@ -136,6 +141,7 @@ def _prepared(
     cells = _asked_cells(every, asked, history.opened)
     hider = Hider.of(msgspec.to_builtins(spec))
     services = _services(spec, cells, asked, folder.path, environment, registry, watcher, hider)
+    _refuse_silent(services, [cell for cell in cells if history.finished(cell.name, cell.hash) is None], environment)
     planned = [PlannedCell.of(cell, hider.tree(msgspec.to_builtins(cell.flags))) for cell in every]
     shown = _redacted(spec, asked.spec, hider)
     _write_down(asked, spec, folder, planned, cells, shown, hider, resumed=bool(history.opened))
@@ -191,7 +197,7 @@ def _write_down(
     resumed: bool,
 ) -> None:
     assert asked.spec is not None
-    folder.keep_copy(COPY, hider.toml(asked.spec.read_text(encoding="utf-8")).encode())
+    folder.keep_copy(COPY, hider.toml(text_of(asked.spec)).encode())
     plan = msgspec.json.format(msgspec.json.encode({"spec": shown, "cells": planned}), indent=2) + b"\n"
     folder.append(
         Opened(
@@ -219,7 +225,8 @@ def _services(
     watcher: ExperimentWatcher,
     hider: Hider,
 ) -> Services:
-    headers = scenario_of(cells[0], Now((f"http://{_LOOPBACK}:1",), None), None, environment).target.headers
+    target = scenario_of(cells[0], _SOMEWHERE, None, environment).target
+    headers = target.headers
     if spec.fleet is not None and not asked.skip_fleet:
         from loadcell.fleet.fleet import Fleet  # engines and hosts, which a run on running services has no use for
 
@@ -239,7 +246,28 @@ def _services(
         health_path=str(cells[0].flags.get("health_path") or (spec.fleet.health_path if spec.fleet else None) or "/health"),
         headers=headers,
         devices=_devices(spec.fleet, len(urls)),
+        proxy=target.proxy,
+        tls=_tls(target) if any(url.startswith("https") for url in urls) else None,
     )
+
+
+def _tls(target: TargetSpec) -> "ssl.SSLContext":
+    from loadcell.client import tls  # OpenSSL takes a while to load
+
+    return tls.context(target.ca_file, target.insecure)
+
+
+def _refuse_silent(services: Services, todo: Sequence[Cell], environment: Mapping[str, str]) -> None:
+    """Services that somebody else was to start, and that are not there: said at once, unless the first cell is to wait for them."""
+    if not isinstance(services, RunningServices) or not todo:
+        return
+    if scenario_of(todo[0], _SOMEWHERE, None, environment).ready_check_timeout_s > 0:
+        return
+    silent = services.silent()
+    if silent:
+        raise EnvironmentFailure(
+            f"no answer from {', '.join(silent)}: start what is to be measured, or have it waited for: [bench] ready-check-timeout-sec = 600"
+        )
 
 
 def _devices(fleet: FleetSpec | None, services: int) -> int | None:

@@ -4,7 +4,7 @@ What is said later wins: default, file (with what `${KEY}` offers), --set. The e
 """
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -42,8 +42,9 @@ def read_experiment(
         cluster = cluster_file(tree, environment or {})
         spec = experiment_from(tree, name_of(path))
         if cluster is not None and spec.fleet is not None:
+            own = spec.fleet.env
             spec = msgspec.structs.replace(spec, fleet=over_cluster(spec.fleet, cluster, note))
-            origins.cluster(cluster)
+            origins.cluster(cluster, spec.fleet.env.keys() - own.keys() if spec.fleet else ())
         spec = msgspec.structs.replace(spec, origins=origins.found)
         for cell in matrix(spec):
             check_cell(spec, cell)
@@ -153,10 +154,11 @@ class Origins:
             del self.found[below]
         self.found[key] = f"--set {item.partition('=')[0]}"
 
-    def cluster(self, path: Path) -> None:
-        """Hosts and how they form one service come from the file that `cluster-file` names."""
+    def cluster(self, path: Path, variables: Iterable[str] = ()) -> None:
+        """Hosts and how they form one service come from the file that `cluster-file` names, and these `variables`."""
         said = self.found.pop(f"fleet.{_CLUSTER_FILE}", str(self._path))
-        self.found |= dict.fromkeys(("fleet.host", "fleet.multi_host"), f"{path} ({said})")
+        given = ("fleet.host", "fleet.multi_host", *(f"fleet.env.{name}" for name in sorted(variables)))
+        self.found |= dict.fromkeys(given, f"{path} ({said})")
 
     def of(self, place: Place) -> str:
         """`experiment.toml:12`, or the --set that said it."""

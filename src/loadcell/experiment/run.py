@@ -289,9 +289,9 @@ def now_text() -> str:
 
 
 def exit_code(results: ExperimentResults, gates: Sequence[str], *, signal_number: int | None, strict: bool, gate: bool) -> int:
-    """130 or 143 after a signal; 1 for a cell that failed, was not run or is invalid (suspect: under `strict`), and for services that could not be
-    stopped without leaving something behind; 3 for a limit that was missed where a
-    gate was asked for (`gates`: cells that ask for it themselves); else 0.
+    """130 or 143 after a signal; 1 for a cell that failed, was not run or is invalid (suspect: under `strict`), and for services that left
+    something behind when they were stopped; 3 for a limit that was missed where a gate was asked for (`gates`: cells that ask for it
+    themselves); else 0.
     """
     if signal_number is not None:
         return 128 + signal_number

@@ -12,15 +12,17 @@ from msgspec import Struct
 
 from loadcell.client.resolve import resolve
 from loadcell.experiment.secrets import Hider
-from loadcell.fleet.command_line import shell_line
+from loadcell.fleet.docker_command import start_line
 from loadcell.fleet.health import Health
 from loadcell.fleet.monitor import FleetEvent
 from loadcell.fleet.together import together
-from loadcell.probe import get
+from loadcell.probe import ProbeResult, get
 from loadcell.report.experiment import ServiceFacts
 from loadcell.wire.url import parse_endpoint
 
 if TYPE_CHECKING:
+    import ssl
+
     from loadcell.fleet.fleet import Fleet
 
 OnEvent = Callable[[FleetEvent], None]
@@ -101,7 +103,8 @@ class OwnFleet:
         return Now(urls, devices or None, missing)
 
     def facts(self) -> list[ServiceFacts]:
-        commands = {plan.name: self._hider.text(shell_line(plan.launch, plan.cwd)) for plan in self._fleet.plans}
+        hosts = {host.name: host for host in self._fleet.spec.host}
+        commands = {plan.name: self._hider.text(start_line(plan, hosts.get(plan.replica.host))) for plan in self._fleet.plans}
         return [
             ServiceFacts(
                 name=one.name,
@@ -143,9 +146,12 @@ class RunningServices:
         health_path: str | None = "/health",
         headers: Sequence[tuple[str, str]] = (),
         devices: int | None = None,
+        proxy: str | None = None,
+        tls: "ssl.SSLContext | None" = None,
     ) -> None:
         self.engine, self.model = engine, model
         self._urls, self._health_path, self._headers, self._devices = tuple(base_urls), health_path, tuple(headers), devices
+        self._proxy, self._tls = proxy, tls
 
     def __enter__(self) -> Self:
         return self
@@ -164,26 +170,35 @@ class RunningServices:
 
     def health(self) -> Health:
         names = _names(self._urls)
-        wrong = together([self._asker(url) for url in self._urls], "health")
+        wrong = [_ill(found) for found in self._asked()]
         return Health(
             tuple(name for name, reason in zip(names, wrong, strict=True) if reason is None),
             tuple(name for name, reason in zip(names, wrong, strict=True) if reason is not None),
             tuple(reason for reason in wrong if reason is not None),
         )
 
-    def _asker(self, url: str) -> Callable[[], str | None]:
-        def ask() -> str | None:
-            endpoint = resolve(parse_endpoint(url, "chat", None, 0))
-            found = get(endpoint, endpoint.root + (self._health_path or "/health"), _HEALTH_S, self._headers)
-            if found.status is None:
-                return found.error or "no answer"
-            well = 200 <= found.status < 300 or found.status in _NO_SUCH_PATH
-            return None if well else f"HTTP {found.status}"
+    def silent(self) -> tuple[str, ...]:
+        """Addresses that give no answer at all, each with why, by one light GET each. One that answers that it loads is there."""
+        return tuple(f"{url} ({found.error})" for url, found in zip(self._urls, self._asked(), strict=True) if found.status is None)
+
+    def _asked(self) -> list[ProbeResult]:
+        return together([self._asker(url) for url in self._urls], "health")
+
+    def _asker(self, url: str) -> Callable[[], ProbeResult]:
+        def ask() -> ProbeResult:
+            endpoint = resolve(parse_endpoint(url, "chat", None, 0, self._proxy))
+            return get(endpoint, endpoint.root + (self._health_path or "/health"), _HEALTH_S, self._headers, self._tls)
 
         return ask
 
     def revive(self) -> tuple[str, ...]:
         return ()
+
+
+def _ill(found: ProbeResult) -> str | None:
+    if found.status is None:
+        return found.error or "no answer"
+    return None if 200 <= found.status < 300 or found.status in _NO_SUCH_PATH else f"HTTP {found.status}"
 
 
 def _names(urls: Sequence[str]) -> list[str]:
