@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadcell.cli.main import main
+from loadcell.fleet.hosts.local import LocalHost
 
 SPEC = '[fleet]\nengine = "simulated"\nmodel = "${M}"\nport = 21871\n[target]\nbase-url = "http://127.0.0.1:21871"\n[bench]\nconcurrency = [1, 2]\n'
 
@@ -60,6 +61,28 @@ def test_check_refuses_what_a_start_would_refuse(tmp_path: Path, capsys: pytest.
     assert "/no/such/model" in said.err
     assert "Cells, in this order" in said.out
     assert "vllm serve /no/such/model" in said.out
+
+
+def test_a_plan_with_free_ports_is_shown_where_no_machine_told_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        SPEC.replace('"simulated"', '"vllm"')
+        .replace('"${M}"', '"/no/such/model"')
+        .replace("21871\n[target", '"auto"\nreplicas = 3\n[target')
+    )
+    assert main(["check", written(tmp_path, text)]) == 2
+    said = capsys.readouterr().out
+    assert said.count("vllm serve /no/such/model") == 3
+    assert "0 stands for a free port, chosen at the start" in said
+
+
+def test_check_warns_of_ports_that_outgoing_connections_may_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    port = next(one for one in range(first, last) if LocalHost().bindable("127.0.0.1", one))
+    written(tmp_path)
+    assert main(["check", "e.toml", "--env-file", "config.env", "--set", f"fleet.port={port}"]) == 0
+    assert f"fleet.port: {port} on local may be taken by any outgoing connection" in capsys.readouterr().err
+    assert main(["check", "e.toml", "--env-file", "config.env"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_check_of_running_services_looks_at_no_machine(

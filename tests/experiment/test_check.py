@@ -93,6 +93,32 @@ def test_settings_and_where_they_come_from(tmp_path: Path) -> None:
     assert one(said, "scenario[0].concurrency").split()[1] == "[1,32]"
 
 
+def test_hosts_of_the_file_are_no_default(tmp_path: Path) -> None:
+    said = lines(tmp_path, TEXT + '[[fleet.host]]\nname = "a"\naddress = "10.0.0.1"\n')
+    assert not any("fleet.host " in line for line in said)
+    assert one(said, "fleet.host[0].name").split() == ["fleet.host[0].name", "a", f"{tmp_path}/e.toml:26"]
+
+
+def test_what_a_cluster_file_gives_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(
+        '[vllm_mix]\nenv = { HCCL_BUFFSIZE = "1024", A = "1" }\n[[vllm_mix.node]]\nhost = "10.0.0.1"\n[[vllm_mix.workers]]\nhost = "10.0.0.2"\n'
+    )
+    told = f'[fleet]\nengine = "vllm"\nmodel = "m"\ncluster-file = "{tmp_path}/cluster.toml"\n[fleet.env]\nA = "2"\n'
+    said = lines(tmp_path, told, planned=False)
+    where = [f"{tmp_path}/cluster.toml", f"({tmp_path}/e.toml:4)"]
+    assert one(said, "fleet.env.HCCL_BUFFSIZE").split() == ["fleet.env.HCCL_BUFFSIZE", "1024", *where]
+    assert one(said, "fleet.env.A ").split() == ["fleet.env.A", "2", f"{tmp_path}/e.toml:6"]
+    assert one(said, "fleet.host ").split()[-2:] == where
+    assert not any(line.split()[:1] == ["fleet.env"] for line in said)
+
+
+def test_variables_of_a_cluster_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text('[vllm_mix]\nenv = { B = "1" }\n[[vllm_mix.node]]\nhost = "10.0.0.1"\n')
+    said = lines(tmp_path, f'[fleet]\nengine = "vllm"\nmodel = "m"\ncluster-file = "{tmp_path}/cluster.toml"\n', planned=False)
+    assert not any("fleet.env " in line for line in said)
+    assert one(said, "fleet.env.B ").split()[1:3] == ["1", f"{tmp_path}/cluster.toml"]
+
+
 def test_services_that_run_are_named(tmp_path: Path) -> None:
     said = lines(tmp_path, '[target]\nbase-url = "http://h:1"\n[bench]\nconcurrency = 1\n', planned=False)
     assert "  http://h:1" in said

@@ -18,6 +18,7 @@ import jsonschema
 import msgspec
 import psutil
 import pytest
+from msgspec.structs import replace
 from tests.load.running import counting, until
 
 from loadcell.errors import EnvironmentFailure, UserError
@@ -160,6 +161,19 @@ def test_what_happened_to_a_service_makes_the_cell_suspect_and_stands_in_its_own
     assert "replica-1 died: killed by signal 9" in (tmp_path / "run" / "cells" / "c1" / "report.md").read_text()
     assert services.calls == ["start", "serving", "revive", "serving", "stop"]
     assert results.fleet.leftovers == ["port 1 is held"]
+
+
+def test_what_services_leave_behind_is_a_failure_of_the_environment(tmp_path: Path, urls: list[str]) -> None:
+    with ready(tmp_path, text(urls, ROWS)) as found:
+        results = played(found, PlayedServices(urls)).execute()
+    assert results.state == "complete"
+    assert exit_code(results, (), signal_number=None, strict=False, gate=False) == 1
+    valid = [replace(cell, verdict="valid") for cell in results.cells]  # whatever this machine was busy with
+    scenarios = [replace(one, cells=[cell for cell in valid if cell.scenario == one.name]) for one in results.scenarios]
+    clean = replace(results, scenarios=scenarios, fleet=replace(results.fleet, leftovers=[]))
+    assert exit_code(clean, (), signal_number=None, strict=False, gate=False) == 0
+    left = replace(clean, fleet=results.fleet)
+    assert [exit_code(left, (), signal_number=number, strict=False, gate=False) for number in (None, 2)] == [1, 130]
 
 
 def test_the_fleet_s_log_of_events_is_in_the_results_without_its_routine_and_its_torn_line(tmp_path: Path, urls: list[str]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadcell.errors import UserError
+from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.experiment.prepare import running_urls
 from loadcell.experiment.services import RunningServices
 from loadcell.experiment.spec import ExperimentSpec, TargetUrls
@@ -110,3 +110,45 @@ def test_health_is_one_light_get_each_and_a_service_without_a_health_path_is_wel
     assert sorted(asked) == [("GET", "/bad/health"), ("GET", "/good/health"), ("GET", "/none/health")]
     assert found.warning is not None
     assert found.warning.startswith("WARNING: 2 service(s) unhealthy: ")
+
+
+DEAD = "http://127.0.0.1:9"
+
+
+def down(bench: str = "") -> str:
+    return f"name = 'exp'\n[target]\nbase_url = ['http://127.0.0.1:9', 'http://127.0.0.1:11']\n[bench]\n{BENCH}{bench}\n[[scenario]]\nname = 'a'\n"
+
+
+def test_services_that_are_down_are_refused_at_once_by_name_and_leave_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"no answer from http://127\.0\.0\.1:9 \(connection refused\), http://127\.0\.0\.1:11 \("):
+        run(tmp_path, down())
+    assert not (tmp_path / "run").exists()
+    spec = f"name = 'exp'\n[fleet]\nengine = 'simulated'\nport = 9\n[bench]\n{BENCH}[[scenario]]\nname = 'a'\n"
+    with pytest.raises(EnvironmentFailure, match=r"no answer from http://127\.0\.0\.1:9"):
+        run(tmp_path, spec, skip_fleet=True)
+
+
+def test_unless_they_are_to_be_waited_for(tmp_path: Path) -> None:
+    results = run(tmp_path, down("ready-check-timeout-sec = 0.2\n"))
+    assert results.cells[0].state == "failed"
+    assert "0.2" in (results.cells[0].cause or "")
+
+
+def test_one_that_loads_or_has_no_such_path_is_there() -> None:
+    with ScriptedServer(lambda _: [(0.0, b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")]) as server:
+        root = server.base_url.removesuffix("/v1")
+        assert RunningServices([root, DEAD]).silent() == (f"{DEAD} (connection refused)",)
+
+
+def test_a_run_that_has_nothing_left_to_do_asks_nobody(tmp_path: Path) -> None:
+    with running_engine(ttft_ms=1.0, itl_ms=1.0, model="m") as engine:
+        spec = f"name = 'exp'\n[target]\nbase_url = ['{engine.root_url}']\n[bench]\n{BENCH}[[scenario]]\nname = 'a'\n"
+        run(tmp_path, spec)
+    assert run(tmp_path, None, resume=tmp_path / "run").state == "complete"
+
+
+def test_a_specification_with_a_byte_order_mark(tmp_path: Path) -> None:
+    with running_engine(ttft_ms=1.0, itl_ms=1.0, model="m") as engine:
+        spec = f"name = 'exp'\n[target]\nbase_url = ['{engine.root_url}']\n[bench]\n{BENCH}[[scenario]]\nname = 'a'\n"
+        assert run(tmp_path, "\ufeff" + spec).state == "complete"
+    assert (tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8").startswith("name")

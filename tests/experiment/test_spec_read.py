@@ -221,7 +221,10 @@ def test_a_whole_key_is_read_as_its_place_wants(tmp_path: Path) -> None:
 
 
 def test_a_key_deep_in_an_engines_options_is_text_or_a_switch(tmp_path: Path) -> None:
-    text = FLEET + 'devices = "${D}"\nargs = {tp = "${N}", on = "${T}", off = "${F}", body = {a = ["${N}"]}, list = "${D}"}\nenv = {A = "${T}"}\n'
+    text = (
+        FLEET
+        + 'devices = "${D}"\nargs = {tp = "${N}", on = "${T}", off = "${F}", body = {a = ["${N}"]}, list = "${D}"}\nenv = {A = "${T}"}\n'
+    )
     spec = read(tmp_path, text, env="N=2\nT=true\nF=False\nD=(0 1)\n")
     assert spec.fleet is not None
     assert spec.fleet.devices == (0, 1)

@@ -1,6 +1,8 @@
 """Fleets on this machine: a registry of their own, and the certainty that a test leaves no process."""
 
 import os
+import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,3 +79,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert os.environ["HOME"] == str(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`docker` on the PATH is the stand-in; the folder of what it knows."""
+    folder = tmp_path / "bin"
+    (folder / "state").mkdir(parents=True)
+    text = (Path(__file__).parent / "hosts" / "docker_stand_in.py").read_text()
+    program = folder / "docker"
+    program.write_text(f"#!{sys.executable} -IS\n{text}")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder / "state"

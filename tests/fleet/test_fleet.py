@@ -78,6 +78,14 @@ def test_one_request_per_service_and_none_while_a_load_runs(make_fleet: MakeFlee
     assert sum("completions" in request["path"] for request in requests) == 1
 
 
+def test_an_access_log_in_its_folder(make_fleet: MakeFleet) -> None:
+    with make_fleet(simulated(replicas=2, args={"ttft-ms": 2, "itl-ms": 1, "access-log": "{folder}/access.jsonl"})) as fleet:
+        fleet.start()
+        folders = [Path(plan.replica.folder) for plan in fleet.plans]
+        assert len(set(folders)) == 2
+        assert all((folder / "access.jsonl").stat().st_size > 0 for folder in folders)
+
+
 def test_a_start_that_fails_stops_all_and_says_why(make_fleet: MakeFleet, registry: Registry) -> None:
     fleet = make_fleet(simulated(replicas=2, args={"ttft-ms": 2, "itl-ms": 1, "fault": ["oom_start"]}))
     began = time.monotonic()

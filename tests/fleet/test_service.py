@@ -54,6 +54,25 @@ def server() -> Iterator[ScriptedServer]:
         yield made
 
 
+@pytest.mark.parametrize(
+    ("launch", "made"),
+    [
+        (Launch(("engine", "--log", "/r/replica-0/access.log")), {"/r/replica-0"}),
+        (Launch(("engine",), {"LOG": "/r/replica-0"}), {"/r/replica-0"}),
+        (Launch(("engine",), files=(("a/b.json", "{}"),)), {"/r/replica-0"}),
+        (Launch(("engine", "--log", "/r/other")), set()),
+    ],
+)
+def test_its_folder_is_there_before_the_start_where_anything_is_to_be_in_it(launch: Launch, made: set[str]) -> None:
+    host = FakeHost()
+    seen: list[set[str]] = []
+    host.on_start = lambda _: seen.append(set(host.paths))
+    of = ServicePlan(Replica("replica-0", 0, "local", 1, folder="/r/replica-0"), launch, base_url="http://127.0.0.1:1")
+    Service(of, host, terms(1), "log", "marker", MonotonicClock()).launch(lambda _: None, lambda: True)
+    assert seen == [made]
+    assert list(host.files) == [f"/r/replica-0/{path}" for path, _ in launch.files]
+
+
 def serving(host: FakeHost, port: int) -> None:
     """Each group that is started holds the port."""
 

@@ -95,6 +95,9 @@ port = "auto"                          # free ports; a number is the first one, 
 # [fleet.env]                          # variables for the services, over those of this shell
 # OMP_NUM_THREADS = "8"
 
+# [fleet.files]                        # written into each replica's folder: path = content; "{folder}/limits.json" in args names one
+# "limits.json" = "{}"
+
 # [[fleet.pattern]]                    # a line of a log that names why a service cannot go on, besides those known of the engine
 # cause = "driver_fault"               # out_of_memory, bad_arguments, port_taken, missing_model, driver_fault, fatal
 # pattern = "device is lost"           # a regular expression

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from loadcell.fleet.hosts.local import LocalHost
+from loadcell.fleet.preflight import outgoing_ports
 
 from .conftest import Services
 from .waiting import until
@@ -119,3 +120,10 @@ class TestWhoseListener:
             finally:
                 stranger.kill()
         until(lambda: host.listener_of(group, port) is True)
+
+
+def test_what_the_machine_gives_to_connections(host: LocalHost) -> None:
+    given = outgoing_ports(host)
+    assert given is not None
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert client.getsockname()[1] in given

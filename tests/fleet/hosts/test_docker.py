@@ -1,9 +1,7 @@
 """Containers, against a stand-in for `docker` that runs them as plain processes: the words that docker is given, and what becomes of its answers."""
 
 import json
-import os
 import signal
-import stat
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -109,19 +107,6 @@ class TestWords:
             open_host(HostSpec(name="a", docker=DockerSpec(container="--help")))
         with pytest.raises(UserError, match=r"docker\.image = '--rm'"):
             open_host(HostSpec(name="a", docker=DockerSpec(image="--rm")))
-
-
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`docker` on the PATH is the stand-in; the folder of what it knows."""
-    folder = tmp_path / "bin"
-    (folder / "state").mkdir(parents=True)
-    text = (Path(__file__).parent / "docker_stand_in.py").read_text()
-    program = folder / "docker"
-    program.write_text(f"#!{sys.executable} -IS\n{text}")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return folder / "state"
 
 
 def said(state: Path, verb: str) -> list[list[str]]:

@@ -13,7 +13,8 @@ from loadcell.fleet.hosts.host import DeviceUse, Ended, Group, Look, PortHolder
 CALL_S = 15.0
 """Of a call that the agent answers at once."""
 START_S = 45.0
-FETCH_BYTES = 4 << 20
+FETCH_BYTES = 1 << 20
+"""Files below /proc/sys refuse to be read 4 MiB at a time."""
 
 
 class AgentRefusal(Exception):
