@@ -13,7 +13,7 @@ from loadcell.fleet.events import now_text
 from loadcell.tune import confirm
 from loadcell.tune.confirm import Decision, Measured, Round
 from loadcell.tune.events import Event, Judged, Reverted, Shortlisted, TrialKind
-from loadcell.tune.outcome import TEACHES_DEATH, TrialResult
+from loadcell.tune.outcome import MEASURED, TEACHES_DEATH, TrialResult
 from loadcell.tune.parameters import Configuration
 from loadcell.tune.space import Space
 from loadcell.tune.spec import Confirm
@@ -82,7 +82,7 @@ def confirmed(
         for one in wanted:
             configuration = candidates[one - 1] if one != DEFAULT else default
             assert configuration is not None
-            this[one] = measurement(ways.measured(f"confirm/{number}/{one}", "confirm", configuration))
+            this[one] = _twice_if_void(ways, f"confirm/{number}/{one}", "confirm", configuration)
         rounds.append(this)
         decision = confirm.decide(rounds, len(candidates), limits, least=how.min_rounds, most=how.max_rounds)
         if decision.final:
@@ -94,10 +94,21 @@ def confirmed(
     return Confirmed(candidates, decision, ended, tuple(rounds))
 
 
+def _twice_if_void(ways: Ways, tag: str, kind: TrialKind, configuration: Configuration) -> Measured:
+    """Measured once; where that is void (the client was the bottleneck, the machine or the benchmark failed), once more: a round needs all."""
+    result = ways.measured(tag, kind, configuration)
+    if result.outcome in MEASURED | TEACHES_DEATH:
+        return measurement(result)
+    if not ways.known(f"{tag}/again") and ways.room(1) is not None:
+        return measurement(result)
+    return measurement(ways.measured(f"{tag}/again", kind, configuration))
+
+
 def measurement(result: TrialResult) -> Measured:
-    """A result as `confirm` takes it. Of a load that was given up on evidence the margins count, not the value."""
-    measured = result.outcome in ("ok", "slo_violated")
-    return Measured(result.objective if measured else None, result.violations, dead=result.outcome in TEACHES_DEATH)
+    """A result as `confirm` takes it. One that is void says nothing, whatever its figures are."""
+    if result.outcome not in MEASURED:
+        return Measured(None, dead=result.outcome in TEACHES_DEATH)
+    return Measured(None if result.outcome == "early_stopped" else result.objective, result.violations)
 
 
 def shortlisted(ways: Ways, results: Sequence[TrialResult], default: Configuration, space: Space, count: int) -> tuple[Configuration, ...]:
@@ -137,7 +148,7 @@ def _holds(ways: Ways, winner: Sequence[Measured], tags: Sequence[str], configur
     """A first measurement that is far off needs no second."""
     own: list[Measured] = []
     for tag in tags:
-        own.append(measurement(ways.measured(tag, "revert", configuration)))
+        own.append(_twice_if_void(ways, tag, "revert", configuration))
         if not confirm.revert_holds(winner, own, limits):
             return False
     return True
