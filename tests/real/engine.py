@@ -15,6 +15,8 @@ from typing import Any
 
 MODEL = "tiny"
 MAX_MODEL_LEN = 4096
+# With bfloat16 vLLM's attention uses AMX tiles: on a busy virtual machine one worker in a dozen died of SIGILL at its first request.
+DTYPE = "float32"
 READY_S = 600  # on two busy cores a start takes minutes
 _TERM_S = 30
 
@@ -43,7 +45,7 @@ class Engine:
     def __init__(self, vllm: Path, model: Path, port: int, log: Path) -> None:
         self.vllm, self.model, self.port, self.log = vllm, model, port, log
         self._words = [str(vllm), "serve", str(model), "--load-format", "dummy", "--served-model-name", MODEL, "--host", "127.0.0.1"]
-        self._words += ["--port", str(port), "--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager"]
+        self._words += ["--port", str(port), "--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager", "--dtype", DTYPE]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

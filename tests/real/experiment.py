@@ -15,7 +15,7 @@ import psutil
 
 from loadcell.report.experiment import CellResult, ExperimentResults
 
-from .engine import ENVIRONMENT, MAX_MODEL_LEN, MODEL
+from .engine import DTYPE, ENVIRONMENT, MAX_MODEL_LEN, MODEL
 
 LIMIT_S = 280
 
@@ -43,7 +43,7 @@ class Place(NamedTuple):
             f'name = "{name}"\n[fleet]\nengine = "vllm"\ncpus = "apart"\nreplicas = {replicas}',
             *(f'{key} = "{value}"' for key, value in fleet.items()),
             top,
-            f'[fleet.args]\nload-format = "dummy"\nmax-model-len = {MAX_MODEL_LEN}\nenforce-eager = true\n[fleet.env]',
+            f'[fleet.args]\nload-format = "dummy"\nmax-model-len = {MAX_MODEL_LEN}\nenforce-eager = true\ndtype = "{DTYPE}"\n[fleet.env]',
             *(f'{key} = "{value}"' for key, value in ENVIRONMENT.items()),
             scenarios,
         ]

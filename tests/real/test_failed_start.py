@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300, func_only=True)]
 SOON_S = 10
 BENCH = "[bench]\nnum-prompts = 1\ninput-len = 8\noutput-len = 8\n"
 TOO_LONG = 4_000_000
-"""Tokens: 4 GB of the tiny model's cache, and 1 GiB is what the server gets."""
+"""Tokens: 8 GB of the tiny model's cache, and 1 GiB is what the server gets."""
 LONG = (f"fleet.args.hf-overrides={{max_position_embeddings = {TOO_LONG}}}", f"fleet.args.max-model-len={TOO_LONG}")
 
 
