@@ -97,6 +97,7 @@ def test_a_tool_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert (result.outcome, result.exit_code) == ("bench_failed", 127)
 
 
+@pytest.mark.slow
 def test_a_service_that_hangs_is_seen_by_its_own_counter(tmp_path: Path) -> None:
     """The tool waits for an answer that does not come; the service says that it runs a request, and makes no token."""
     result = ran(tmp_path, tool(tmp_path, VLLM % 20), args={"fault": "hang,after_requests=8"}, trial=TrialTable(hang="6s"))
@@ -119,6 +120,7 @@ class Stops(Told):
             threading.Timer(1.0, os.kill, (entry.group.pid, signal.SIGSTOP)).start()
 
 
+@pytest.mark.slow
 def test_a_service_that_was_stopped_by_a_signal_is_a_hang_too(tmp_path: Path) -> None:
     result = ran(tmp_path, tool(tmp_path, VLLM % 20, requests=10_000), told=Stops(tmp_path / "state"))
     assert result.outcome == "hung"
@@ -130,6 +132,7 @@ def test_a_service_that_dies_ends_the_tool_and_is_to_blame(tmp_path: Path) -> No
     assert (result.outcome, result.exit_code) == ("crashed", 9)
 
 
+@pytest.mark.slow
 def test_a_deadline_of_the_tool(tmp_path: Path) -> None:
     result = ran(tmp_path, tool(tmp_path, "time.sleep(60)"), table={"timeout": "4s"})
     assert result.outcome == "bench_failed"
