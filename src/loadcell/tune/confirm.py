@@ -22,8 +22,8 @@ LEAST_ROUNDS: Final = 3
 MOST_ROUNDS: Final = 6
 ALPHA: Final = 0.05
 USUAL_NOISE: Final = 0.04  # relative deviation of one measurement, where nothing was measured twice
-_SPENT: Final = {3: 0.012, 4: 0.014, 5: 0.018, 6: 0.032}
-"""Nominal level of each look; together 5 % (tests/tune/test_confirm.py simulates it). A confirmation of a fixed number of rounds uses 5 %."""
+_SPENT: Final = {3: 0.006, 4: 0.010, 5: 0.015, 6: 0.025}
+"""Nominal level of each look; together just under 4 % (tests/tune/test_confirm.py simulates it). A fixed number of rounds uses 5 %."""
 _LEAST_DEVIATION: Final = 1e-4
 
 Meets = Literal["meets", "fails", "unclear"]

@@ -129,3 +129,26 @@ def test_importance_names_what_matters() -> None:
     assert max(shares, key=shares.__getitem__) == "seqs"
     assert shares["idle"] < 0.1
     assert importance(SPACE, [], np.random.default_rng(0)) == {}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_setting_that_runs_out_of_memory_is_not_proposed_again_and_again(seed: int) -> None:
+    """PBR-164: a batch above 64 dies, of 1 to 256."""
+    space = Space((Parameter("batch", "int", AT, low=1, high=256, default=16), Parameter("idle", "float", AT, low=0, high=1, default=0.5)))
+    search, rng, results = Search(space), np.random.default_rng(seed), []
+    for number in range(20):
+        proposal = search.propose([observed(one) for one in results], rng)
+        assert proposal is not None
+        batch = float(proposal.configuration["batch"])
+        dead = TrialResult(number, proposal.configuration, "oom_start", "launch")
+        results.append(dead if batch > 64 else TrialResult(number, proposal.configuration, "ok", "report", objective=batch))
+    assert len({space.key(one.configuration) for one in results}) == 20
+    dead_batches = [float(one.configuration["batch"]) for one in results if one.outcome == "oom_start"]
+    assert len(dead_batches) <= 8
+    assert max(one.objective or 0 for one in results) >= 55
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0])
+def test_a_value_that_is_no_number_is_no_value(value: float) -> None:
+    result = TrialResult(0, SPACE.default(), "ok", "report", objective=value, violations={LIMIT: math.nan})
+    assert observed(result) == Observation(SPACE.default(), True, (), {LIMIT: None}, feasible=True)

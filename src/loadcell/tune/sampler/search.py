@@ -5,6 +5,7 @@ process on all whose end the configuration caused. They are compared on a finite
 draws from the whole space, the best trials with some parameters drawn anew, and then, in rounds, steps around the best candidates.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -30,7 +31,8 @@ _ROUNDS: Final = 3
 _CENTRES: Final = 4
 _KEPT: Final = 3
 _SHIFT: Final = 0.5
-_CAUTION: Final = 3.0
+_CAUTION: Final = 2.0
+_RECENT: Final = 10
 _LIKELY: Final = float(np.log(0.5))
 _MARGIN: Final = 3.0  # log(measured/limit) beyond e^3 = 20 says nothing more
 _POOR: Final = 4.0  # as does an objective of e^-4 of the best
@@ -69,9 +71,10 @@ def observed(result: TrialResult, second: str | None = None) -> Observation:
     if alive and result.objective is not None:
         other = (result.figures.get(second),) if second is not None else ()
         values = tuple(value for value in (result.objective, *other) if value is not None)
-        values = values if len(values) == 1 + len(other) and min(values) > 0 else ()
+        values = values if len(values) == 1 + len(other) and min(values) > 0 and math.isfinite(sum(values)) else ()
     seconds = result.launch_s + result.measure_s + result.stop_s
-    return Observation(result.configuration, alive, values, result.violations, result.feasible, seconds)
+    violations = {limit: None if value is None or math.isnan(value) else value for limit, value in result.violations.items()}
+    return Observation(result.configuration, alive, values, violations, result.feasible, seconds)
 
 
 def beginnings(space: Space, known: Sequence[Configuration]) -> list[tuple[Stage, Configuration]]:
@@ -192,6 +195,8 @@ class Models:
         self._rows = search.columns.scaled(search.space.encode([one.configuration for one in history]))
         self._squares = search.columns.squares(self._rows, self._rows)
         self._rng = rng
+        told = [one.alive for one in history if one.alive is not None][-_RECENT:]
+        self._caution = _CAUTION * (1 + 4 * told.count(False) / _RECENT)
         self._survival = self._survivors(history)
         self._limits: list[_Model] = []
         self._objective: _Model | None = None
@@ -215,15 +220,15 @@ class Models:
     def scores(self, configurations: Sequence[Configuration]) -> tuple[Floats, Floats, Floats]:
         """Of each: acquisition, log of the expected improvement that is feasible, log P(survives).
 
-        The acquisition is cautious: P(survives) counts three times. Memory ends at an edge, the best configurations stand close to it, and a smooth
-        model is too hopeful there; a trial that dies tells nothing of the metrics.
+        The acquisition is cautious: P(survives) counts twice, and more while trials have been dying lately. Memory ends at an edge, the best
+        configurations stand close to it, and a smooth model is too hopeful there; a trial that dies tells nothing of the metrics.
         """
         squares = self.squares_to(configurations)
         survival = self.log_survival(squares)
         gain = self._log_within(squares) + survival
         if self._objective is not None and self.best is not None:
             gain = gain + log_expected_improvement(*_predicted(self._objective, squares), self.best)
-        score = gain + (_CAUTION - 1) * survival
+        score = gain + (self._caution - 1) * survival
         if self._seconds is not None:
             score = score - _predicted(self._seconds, squares)[0]
         return score, gain, survival

@@ -96,10 +96,12 @@ def tell(study: "optuna.Study", trial: Any, result: TrialResult, second: str | N
     trial.set_user_attr(RESULT, msgspec.to_builtins(result))
     dead = result.outcome in TEACHES_DEATH
     trial.set_user_attr(
-        CONSTRAINTS, [_DEAD if dead or value is None else value for value in result.violations.values()] or [_DEAD if dead else 0.0]
+        CONSTRAINTS,
+        [_DEAD if dead or value is None or math.isnan(value) else value for value in result.violations.values()]
+        or [_DEAD if dead else 0.0],
     )
     values = [result.objective] if second is None else [result.objective, result.figures.get(second)]
-    if result.outcome in MEASURED and all(value is not None for value in values):
+    if result.outcome in MEASURED and all(value is not None and math.isfinite(value) for value in values):
         study.tell(trial, [float(value) for value in values if value is not None])
     elif dead or result.outcome in MEASURED:
         study.tell(trial, state=TrialState.PRUNED)
