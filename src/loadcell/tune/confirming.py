@@ -131,6 +131,9 @@ def reverted(
         if step is None:
             return current
         name, configuration = step
+        if configuration == default:  # it was measured in every round, and is worse
+            refused |= {name}
+            continue
         tags = [f"revert/{name}/{at}" for at in range(REVERT_ROUNDS)]
         why = ways.room(sum(not ways.known(tag) for tag in tags))
         if why is not None and not all(map(ways.known, tags)):

@@ -23,7 +23,7 @@ from loadcell.fleet.events import now_text
 from loadcell.fleet.fleet import Fleet, FleetFailure
 from loadcell.fleet.hosts.host import Host
 from loadcell.fleet.registry import Registry
-from loadcell.fleet.spec import Cause, FleetSpec, HostSpec
+from loadcell.fleet.spec import Cause, FleetSpec, HostSpec, ServicePlan
 from loadcell.load.runner import Watcher
 from loadcell.metrics.slo import Slo, parse_slo
 from loadcell.tune import blame, objective
@@ -93,8 +93,8 @@ class Trial:
         self._slos = tuple(parse_slo(text, "[[slo]]") for text in spec.slo)
         self.incumbent: TrialResult | None = None
 
-    def check(self) -> None:
-        """Refuse, before anything starts, what could never be measured, and services that could not be. Raises UserError, EnvironmentFailure."""
+    def check(self) -> tuple[ServicePlan, ...]:
+        """Refuse, before anything starts, what could never be measured, and services that could not be; the default's. Raises UserError, EnvironmentFailure."""
         spec = self._spec
         external = spec.benchmark.kind != "loadcell"
         streamed = spec.bench.get("stream", True) not in (False, "false", "no", "off") and not spec.bench.get("no_stream")
@@ -113,7 +113,7 @@ class Trial:
             scenario_of(cell, Now((_SOMEWHERE,), None), None, self._environment)
         fleet = self._fleet(where.fleet, self._folder / "check")
         try:
-            fleet.check()
+            return fleet.check()
         finally:
             fleet.release()
 
