@@ -6,7 +6,7 @@ Everything that can be refused is refused here, before a service is started and 
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from loadcell.metrics.slo import parse_slo
 from loadcell.seeds import derive
 from loadcell.tune.events import FromOptix, Opened, Record
 from loadcell.tune.fingerprint import fingerprint_of, refuse_other
+from loadcell.tune.holds import held, hold_of
 from loadcell.tune.objective import UNITS
 from loadcell.tune.optix.history import read_history
 from loadcell.tune.outcome import TrialResult
@@ -84,16 +85,16 @@ def prepared(
     """For the length of the block the study's folder is ours. Raises UserError, EnvironmentFailure."""
     clock = clock or MonotonicClock()
     if asked.resume is not None:
-        with StudyFolder.resume(asked.resume) as folder:
+        with StudyFolder.resume(asked.resume) as folder, ExitStack() as stack:
             asked = as_before(asked, folder.record)
             spec = _spec(asked, environment, watcher.note)
-            yield _prepared(asked, spec, folder, environment, registry, watcher, clock)
+            yield _prepared(asked, spec, folder, environment, registry, watcher, clock, stack)
         return
     spec = _spec(asked, environment, watcher.note)
     folder = StudyFolder.make(new_folder(asked.output_dir or spec.study.output_dir, spec.study.name))
-    with folder:
+    with folder, ExitStack() as stack:
         try:
-            ready = _prepared(asked, spec, folder, environment, registry, watcher, clock)
+            ready = _prepared(asked, spec, folder, environment, registry, watcher, clock, stack)
         except BaseException:
             if not folder.record.opened:  # a study that was refused leaves nothing behind
                 shutil.rmtree(folder.path, ignore_errors=True)
@@ -149,12 +150,14 @@ def _prepared(
     registry: Registry,
     watcher: Watching,
     clock: Clock,
+    stack: ExitStack,
 ) -> Prepared:
     assert asked.source is not None
     sampler = asked.sampler or spec.study.sampler
     space = space_of(spec)
     trial = Trial(spec, folder.path, registry, environment, watcher=watcher, clock=clock)
-    trial.check()
+    plans = trial.check()
+    stack.enter_context(held(registry, hold_of(plans, spec.study.name, folder.path, fixed_ports=spec.fleet.port != "auto")))
     now, record = fingerprint_of(spec, environment), folder.record
     if record.opened:
         refuse_other(record.opened[0].fingerprint, now, f"--resume {folder.path}")
