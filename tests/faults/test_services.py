@@ -10,7 +10,7 @@ import pytest
 
 from .laboratory import BENCH, CELLS, FLEET, Experiment, assert_over, children, free_port, own_address, write
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
 DONE = {"before": "done", "long": "done", "after": "done"}
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from .laboratory import Experiment, assert_clean, assert_over, free_port, kill_all, left, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
 ENGINE = str(Path(__file__).with_name("fake_engine.py"))
 BENCH = "[bench]\nnum-prompts = 8\nconcurrency = 2\ninput-len = 8\noutput-len = 4\ntokenizer = 'words'\nhealth-check-interval = 0\nrequest-max-retries = 0\n"
 
