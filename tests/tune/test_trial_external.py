@@ -69,7 +69,8 @@ def test_a_tool_s_figures_are_judged_by_the_same_limits_and_nobody_else_asked(tm
 
 
 def test_a_limit_that_is_missed_by_its_figures(tmp_path: Path) -> None:
-    result = ran(tmp_path, tool(tmp_path, VLLM % 20), slo=("ttft p95 <= 10ms",))
+    result = ran(tmp_path, tool(tmp_path, VLLM % 20), slo=("ttft p95 <= 10ms",), table={"args": {"max-concurrency": 7}})
+    assert result.load["concurrency"] == 7
     assert result.outcome == "slo_violated"
     assert "3 times the limit" in (result.evidence or "")
 

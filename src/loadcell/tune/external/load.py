@@ -1,5 +1,6 @@
 """Another tool's load of one trial's service: run, read, judged by the same limits, and compared with what the server counted."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -76,7 +77,7 @@ class ExternalLoad:
 
     def _told(self, ended: Ended, before: Scrape | None, after: Scrape | None, asked: Asked, argv: Sequence[str]) -> Loaded:
         kind = self._setting.spec.benchmark.kind
-        loads = dict(asked.load)
+        loads = {**asked.load, **_as_given(Given(argv))}
         death = self._happened.death()
         if death is not None:
             ending = Ending(death=death)
@@ -96,9 +97,7 @@ class ExternalLoad:
         score = self._score_of(told)
         purity = _purity(told, before, after)
         notes = () if not purity.get("foreign") else (f"{purity['foreign']} generation requests were not the benchmark's",)
-        return Loaded(
-            of_score(score), score, None, loads, "suspect" if notes else "valid", notes, {"window": "whole", "purity": purity}
-        )
+        return Loaded(of_score(score), score, None, loads, "suspect" if notes else "valid", notes, {"window": "whole", "purity": purity})
 
     def _score_of(self, told: Told) -> Score:
         setting, now = self._setting, OwnFleet(self._fleet, self._hider).now()
@@ -150,6 +149,17 @@ def _observed(slo: Slo, told: Told) -> tuple[float | None, int]:
     name = f"{slo.metric}_{slo.statistic}"
     value = told.figures.get(name)
     return (None if value is None else value * 1000), told.n.get(name, 0)
+
+
+def _as_given(given: Given) -> dict[str, float]:
+    """The load that the tool's own options say, where they do."""
+    found = {}
+    for name, flags in (("concurrency", ("max-concurrency", "parallel")), ("request_rate", ("request-rate", "rate"))):
+        try:
+            found[name] = float(given.text(*flags) or "")
+        except ValueError:
+            continue
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _refuse_words(log: Path, words: Sequence[str]) -> None:
