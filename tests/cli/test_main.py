@@ -15,7 +15,7 @@ from loadcell.cli.main import VERBS, main
     ("words", "parts"),
     [
         ("benhc", ("unknown command benhc", "did you mean bench?")),
-        ("zzz", ("unknown command zzz", "bench, run, report")),
+        ("zzz", ("unknown command zzz", "bench, run, tune, study, report")),
         ("bench --concurency 4", ("unknown flag --concurency", "did you mean --concurrency?")),
         ("bench --zzzzzzzz", ("unknown flag --zzzzzzzz", "bench --help")),
         ("bench --lora-modules a b", ("--lora-modules has no meaning here", "--model")),

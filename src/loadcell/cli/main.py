@@ -17,6 +17,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "bench": ("loadcell.cli.bench", "Load one or many endpoints, and report what they deliver."),
     "run": ("loadcell.cli.run", "Run an experiment: start services, load them scenario by scenario, stop them, report."),
     "tune": ("loadcell.cli.tune", "Find the parameters of a service that give the most within limits, and prove it."),
+    "study": ("loadcell.cli.study", "Say what a study found, or export its best configuration."),
     "report": ("loadcell.cli.report", "Make the reports of a run again from its records."),
     "init": ("loadcell.cli.init", "Write a commented specification of an experiment."),
     "check": ("loadcell.cli.check", "Say what an experiment would run, and start nothing."),

@@ -5,7 +5,7 @@ Every file appears whole or not at all: it is written beside its name, then rena
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -42,6 +42,15 @@ def write_results(folder: Path, results: ExperimentResults) -> tuple[Path, Path]
     before = "" if _is_ours(folder) else "loadcell-"
     as_markdown = experiment_markdown.render(results).encode()
     return _write_pair((folder / f"{before}{RESULTS_NAME}", as_json), (folder / f"{before}{REPORT_NAME}", as_markdown))
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write (or make again) derived files of a folder of ours, by their paths in it."""
+    for name, body in files.items():
+        path = folder / name
+        with _failures_named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_whole(path, [body])
 
 
 def _is_ours(folder: Path) -> bool:

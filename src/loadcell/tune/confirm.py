@@ -44,7 +44,7 @@ Round = Mapping[int, Measured]
 
 class Standing(Struct, frozen=True):
     """One candidate over the rounds. `gain`: geometric mean of value / default's value in the same round, less 1; `low`, `high`: its one-sided 95 %
-    bounds. `p`: of no gain. `limits`: whether each holds. `margins`: mean log(measured/limit), and its upper 95 % bound.
+    bounds. `p`: of no gain. `limits`: whether each holds. `margins`: mean log(measured/limit), and its upper 95 % bound (null: none yet).
     """
 
     candidate: int
@@ -57,7 +57,7 @@ class Standing(Struct, frozen=True):
     p: float
     significant: bool
     limits: dict[str, Meets]
-    margins: dict[str, tuple[float, float]]
+    margins: dict[str, tuple[float, float | None]]
 
     @property
     def meets(self) -> bool:
@@ -174,14 +174,14 @@ def _standing(candidate: int, rounds: Sequence[Round], limits: Sequence[str]) ->
     dead = any(one.dead for one in own)
     mean, half, p = _one_sided(ratios) if candidate else (0.0, 0.0, 1.0)
     known = len(ratios) > 1 and candidate > 0
-    margins: dict[str, tuple[float, float]] = {}
+    margins: dict[str, tuple[float, float | None]] = {}
     states: dict[str, Meets] = {}
     for limit in limits:
         told = [margin for one in own if (margin := one.violations.get(limit)) is not None]
         centre, width, _ = _one_sided(told)
         # What could not be measured in a round is no pass; a single round proves nothing.
         complete = len(told) == len(values) and len(told) > 1
-        margins[limit] = centre, centre + width
+        margins[limit] = centre, centre + width if math.isfinite(width) else None  # JSON has no infinity, and the record is JSON
         states[limit] = "meets" if complete and centre + width <= 0 else "fails" if len(told) > 1 and centre - width > 0 else "unclear"
     return Standing(
         candidate,

@@ -5,7 +5,7 @@ Everything that can be refused is refused here, before a service is started and 
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,6 @@ from loadcell.fleet.registry import Registry
 from loadcell.fleet.spec import seconds
 from loadcell.load.redact import HIDDEN
 from loadcell.metrics.slo import parse_slo
-from loadcell.seeds import derive
 from loadcell.tune.events import FromOptix, Opened, Record
 from loadcell.tune.fingerprint import fingerprint_of, refuse_other
 from loadcell.tune.holds import held, hold_of
@@ -33,6 +32,7 @@ from loadcell.tune.optix.history import read_history
 from loadcell.tune.outcome import TrialResult
 from loadcell.tune.parameters import Configuration
 from loadcell.tune.read import read_study
+from loadcell.tune.reporting import Reporter, importance_of
 from loadcell.tune.sampler import SearchSpec
 from loadcell.tune.space import Space
 from loadcell.tune.spec import StudySpec, space_of, trials_of
@@ -76,6 +76,7 @@ class Prepared(Struct, frozen=True):
     budget: Budget
     folder: Path
     record: Record
+    reporter: Reporter
 
 
 @contextmanager
@@ -180,7 +181,9 @@ def _prepared(
         watcher.note(f"the storage holds {others} trials of study {spec.study.name!r} already: this one goes on with them")
     _write_down(asked, spec, folder, now, sampler, by)
     again = book.reconcile(record, alone=not shared)
-    return Prepared(Study(setting, folder, book, trial, clock, watcher, again), spec, setting.budget, folder.path, record)
+    reporter = Reporter.of(folder.path, record)
+    study = Study(setting, folder, book, trial, clock, watcher, again, reporter)
+    return Prepared(study, spec, setting.budget, folder.path, record, reporter)
 
 
 def setting_of(spec: StudySpec, space: Space, note: Callable[[str], None]) -> Setting:
@@ -197,7 +200,7 @@ def setting_of(spec: StudySpec, space: Space, note: Callable[[str], None]) -> Se
         second=_second(spec),
         prior=prior,
         shared=spec.study.storage is not None,
-        importance=lambda space, results: _importance(space, results, spec.study.seed),
+        importance=lambda space, results: importance_of(space, results, spec.study.seed),
     )
 
 
@@ -240,15 +243,6 @@ def _second(spec: StudySpec) -> Callable[[TrialResult], float | None] | None:
         return 1 / value if value else None
 
     return inverse
-
-
-def _importance(space: Space, results: Sequence[TrialResult], seed: int) -> dict[str, float]:
-    import numpy as np
-
-    from loadcell.tune.importance import importance
-    from loadcell.tune.sampler.search import observed
-
-    return importance(space, [observed(one) for one in results], np.random.default_rng(derive(seed, "importance")))
 
 
 def _write_down(

@@ -24,6 +24,7 @@ from loadcell.tune.events import (
     Drifted,
     Ended,
     Event,
+    Record,
     Rejected,
     Searched,
     StudyState,
@@ -52,6 +53,16 @@ class Measurer(Protocol):
 
     def remember(self, result: TrialResult) -> None:
         """An earlier result, of this study."""
+
+
+class Reports(Protocol):
+    """Who writes down what a study has found. `reporting.Reporter` does."""
+
+    def after_trial(self, record: Record, elapsed_s: float) -> None:
+        """What there is so far: cheap. Raises LoadcellError."""
+
+    def write(self, record: Record, *, running: bool = False, others: Sequence[TrialResult] = ()) -> object:
+        """At its end, everything. `others`: trials of other machines that share the storage. Raises LoadcellError."""
 
 
 class StudyWatcher:
@@ -103,7 +114,9 @@ class Study:
         clock: Clock,
         watcher: StudyWatcher | None = None,
         again: Sequence[tuple[Any, Configuration]] = (),
+        reports: Reports | None = None,
     ) -> None:
+        self._reports = reports
         self._setting, self._folder, self._book, self._measurer, self._clock = setting, folder, book, measurer, clock
         self._watcher = watcher or StudyWatcher()
         self._again = list(again)
@@ -185,7 +198,35 @@ class Study:
         except LoadcellError:
             if not quietly:
                 raise
+        self._report_all(quietly=quietly)
         return closed
+
+    # --- reports
+
+    def _report_all(self, *, quietly: bool) -> None:
+        if self._reports is None:
+            return
+        try:
+            self._reports.write(self._record, others=self._of_others())
+        except LoadcellError as failure:
+            if not quietly:
+                raise
+            self._watcher.note(str(failure))
+
+    def _report_so_far(self) -> None:
+        """A report that cannot be written ends no study: its record is what counts."""
+        if self._reports is None:
+            return
+        try:
+            self._reports.after_trial(self._record, self.spent().elapsed_s)
+        except LoadcellError as failure:
+            self._watcher.note(str(failure))
+
+    def _of_others(self) -> list[TrialResult]:
+        if not self._setting.shared:
+            return []
+        numbers = {one.number for one in self._record.results.values()}
+        return [one for one in self._book.results() if one.number >= 0 and one.number not in numbers and one.kind in SEARCH]
 
     # --- the search
 
@@ -298,6 +339,7 @@ class Study:
         result = self._with_second(result)
         self.append(Ended(now_text(), began.tag, result, round(self.spent().elapsed_s, 3)))
         self._watcher.ended(result, self.spent())
+        self._report_so_far()
         if result.outcome == "cancelled":
             self.signal = self.signal or int(result.extra.get("signal") or 2)
             raise Interrupted

@@ -106,6 +106,24 @@ def read_record(given: Path) -> Record:
     return Record.read((study_folder(given) / EVENTS).read_bytes())
 
 
+def is_study(given: Path) -> bool:
+    """Whether a folder (or a file in it) is a study's."""
+    try:
+        study_folder(given)
+    except UserError:
+        return False
+    return True
+
+
+def in_use(path: Path) -> bool:
+    """Whether another process works on it now."""
+    try:
+        os.close(_locked(path))
+    except (UserError, EnvironmentFailure):
+        return True
+    return False
+
+
 def _open(path: Path, more: int) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | more, 0o644)

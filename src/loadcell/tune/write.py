@@ -22,7 +22,7 @@ def to_toml(spec: StudySpec, head: str = "") -> str:
         if key == "parameter":
             made: Any = [_parameter(one) for one in spec.parameter]
         else:
-            made = _plain(value)
+            made = plain(value)
         if made or (made == {} and key in ("fleet", "fitness")):
             tree[key] = made
     comment = "".join(f"# {line}".rstrip() + "\n" for line in head.splitlines())
@@ -31,9 +31,9 @@ def to_toml(spec: StudySpec, head: str = "") -> str:
 
 def _parameter(one: Parameter) -> dict[str, Any]:
     """A row: the place's keys stand beside the others."""
-    row = _plain(one)
+    row = plain(one)
     row.pop("place", None)
-    where = _plain(one.place)
+    where = plain(one.place)
     return {"name": row.pop("name"), "kind": row.pop("kind"), **where, **{key: _whole(value) for key, value in row.items()}}
 
 
@@ -44,7 +44,7 @@ def _whole(value: Any) -> Any:
     return [_whole(item) for item in value] if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Structs as tables without what has its default, tuples as lists; nothing that is null."""
     if isinstance(value, Struct):
         out = {}
@@ -53,8 +53,8 @@ def _plain(value: Any) -> Any:
             default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
             if here is None or (default is not msgspec.NODEFAULT and here == default and type(here) is type(default)):
                 continue
-            out[field.name] = _plain(here)
+            out[field.name] = plain(here)
         return out
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items() if item is not None}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(key): plain(item) for key, item in value.items() if item is not None}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
