@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from loadcell.metrics.facts import RunFacts
     from loadcell.metrics.summary import Summary
     from loadcell.recordlog import Log
+    from loadcell.tune.events import Closed
+    from loadcell.tune.outcome import TrialResult
+    from loadcell.tune.parameters import Configuration
 
 
 class BenchResult(Struct, frozen=True):
@@ -129,3 +132,49 @@ def _refuse_early(scenario: Scenario, output: OutputSpec) -> None:
         refuse_existing(path, "--result-filename", "choose another, or --append-result to add to it")
     if not scenario.target.base_urls:
         raise UserError("--base-url: no endpoint is given")
+
+
+class StudyResult(Struct, frozen=True):
+    """What a study gave. `closed` says how it ended and what is announced; `trials` are all that ended. `exit_code` as the command's."""
+
+    folder: Path
+    closed: "Closed"
+    trials: "list[TrialResult]"
+    exit_code: int
+
+    @property
+    def best(self) -> "Configuration | None":
+        """The configuration to use: the winner, or the default where nothing reliably beats it."""
+        return self.closed.best
+
+
+def tune(
+    file: str | Path | None = None,
+    *,
+    resume: str | Path | None = None,
+    output_dir: str | None = None,
+    sets: Iterable[str] = (),
+    env_file: str | Path | None = None,
+    sampler: str | None = None,
+) -> StudyResult:
+    """Run a study: `loadcell tune FILE`, keywords as its options. Nothing is printed. Raises what the command would refuse."""
+    from loadcell.experiment.run import hang_ups_are_terms
+    from loadcell.fleet.state import fleet_registry
+    from loadcell.tune.prepare import Asked, Watching, prepared
+    from loadcell.tune.standing import exit_code
+
+    asked = Asked(
+        source=None if file is None else Path(file),
+        sets=tuple(sets),
+        env_file=None if env_file is None else Path(env_file),
+        output_dir=output_dir,
+        resume=None if resume is None else Path(resume),
+        sampler=sampler,
+    )
+    with (
+        prepared(asked, os.environ, fleet_registry(os.environ), Watching()) as ready,
+        hang_ups_are_terms(),
+        catching(ready.study.on_signal),
+    ):
+        closed = ready.study.execute()
+        return StudyResult(ready.folder, closed, list(ready.record.results.values()), exit_code(closed, ready.study.signal))

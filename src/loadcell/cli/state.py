@@ -1,18 +1,5 @@
-"""Where the commands of this user keep what outlives one of them: $XDG_STATE_HOME/loadcell, else ~/.local/state/loadcell."""
+"""Where the commands of this user keep what outlives one of them: as `fleet.state` says, of the environment that only commands read."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from loadcell.fleet.state import fleet_registry
 
-if TYPE_CHECKING:
-    from loadcell.fleet.registry import Registry
-
-
-def fleet_registry(environment: Mapping[str, str], note: Callable[[str], None] = lambda _: None) -> "Registry":
-    """The record of every service that this user's commands have started on any host."""
-    from loadcell.fleet.registry import Registry
-
-    state = Path(environment.get("XDG_STATE_HOME") or "")
-    if not state.is_absolute():  # as the XDG base directory specification says of a relative path: it is ignored
-        state = Path.home() / ".local" / "state"
-    return Registry(state / "loadcell" / "fleet", note)
+__all__ = ["fleet_registry"]

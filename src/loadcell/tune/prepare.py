@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from loadcell.clock import Clock, MonotonicClock
 from loadcell.errors import UserError
-from loadcell.experiment.new_folder import new_folder
+from loadcell.experiment.new_folder import new_folder, take_back
 from loadcell.experiment.read import text_of
 from loadcell.experiment.secrets import Hider
 from loadcell.fleet.events import now_text
@@ -98,9 +98,15 @@ def prepared(
             ready = _prepared(asked, spec, folder, environment, registry, watcher, clock, stack)
         except BaseException:
             if not folder.record.opened:  # a study that was refused leaves nothing behind
-                shutil.rmtree(folder.path, ignore_errors=True)
+                _remove(folder.path)
             raise
         yield ready
+
+
+def _remove(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    take_back(folder)
 
 
 def as_before(asked: Asked, record: Record) -> Asked:

@@ -1,0 +1,168 @@
+"""`loadcell tune` over the simulated engine: from a file to an answer, killed and resumed, ended by a signal, refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from loadcell import api
+from loadcell.tune.study_folder import read_record
+
+STUDY = """
+[study]
+name = "small"
+seed = 3
+budget = { trials = 4 }
+confirm = { candidates = 1, min-rounds = 2, max-rounds = 2 }
+[fleet]
+engine = "simulated"
+port = "auto"
+start-timeout = "1m"
+stop-timeout = 5
+[fleet.args]
+ttft-ms = 20
+itl-ms = 2
+[bench]
+concurrency = 4
+num-prompts = 40
+input-len = 8
+output-len = 10
+tokenizer = "words"
+[[slo]]
+metric = "ttft"
+statistic = "p95"
+limit = "5s"
+[objective]
+metric = "throughput"
+[[parameter]]
+name = "max_num_seqs"
+kind = "int"
+flag = "--max-num-seqs"
+ladder = [1, 4, 8, 16, 32]
+default = 1
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.toml"
+    path.write_text(STUDY)
+    return path
+
+
+def begin(*words: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "loadcell", "tune", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(*words: str | Path) -> tuple[int, str, str]:
+    started = begin(*words)
+    out, err = started.communicate(timeout=110)
+    return started.returncode, out, err
+
+
+def wait_for(text: str, folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not (folder / "events.jsonl").exists() or text not in (folder / "events.jsonl").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_from_a_file_to_an_answer(study: Path):
+    code, out, err = run(study, "--output-dir", "s")
+    assert code == 0, err
+    assert "better than the default: +" in out
+    assert "max_num_seqs: 1 -> " in out
+    assert "trial 0 (default): max_num_seqs=1" in err
+    record = read_record(Path("s"))
+    assert record.closed is not None
+    assert record.closed.announced == "winner"
+    assert [one.number for one in record.results.values()] == list(range(len(record.results)))
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_it_measures_what_is_left_and_no_service_stays(study: Path):
+    first = begin(study, "--output-dir", "s")
+    wait_for('"tag":"search/1"', Path("s"))
+    time.sleep(1.0)  # into its start or its load
+    first.kill()
+    first.communicate()
+    before = set(read_record(Path("s")).results)
+    code, _, err = run("--resume", "s")
+    assert code == 0, err
+    record = read_record(Path("s"))
+    assert before <= set(record.results)
+    assert "trial 0 (default)" not in err
+    assert len(record.searching()) == 4
+    left = subprocess.run(["pgrep", "-f", f"LOADCELL_SERVICE.*{Path('s').resolve()}"], capture_output=True, text=True, check=False)
+    assert not left.stdout
+    assert not list((Path("state") / "loadcell" / "fleet" / "studies").glob("*.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_says_how_to_go_on(study: Path, number: signal.Signals):
+    started = begin(study, "--output-dir", "s")
+    wait_for('"tag":"search/0"', Path("s"))
+    time.sleep(0.7)
+    os.kill(started.pid, number)
+    _, err = started.communicate(timeout=60)
+    assert started.returncode in (128 + number, 128 + signal.SIGTERM)
+    assert "go on with: loadcell tune --resume s" in err
+    record = read_record(Path("s"))
+    assert record.closed is not None
+    assert record.closed.state == "interrupted"
+
+
+@pytest.mark.slow
+def test_a_second_study_on_the_same_port_is_refused_and_leaves_nothing(study: Path):
+    first = begin(study, "--output-dir", "a", "--set", "fleet.port=18437")
+    wait_for('"event":"opened"', Path("a"))
+    code, _, err = run(study, "--output-dir", "b", "--set", "fleet.port=18437")
+    assert code == 1
+    assert "18437" in err
+    assert "taken by" in err
+    assert not Path("b").exists()
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_a_study_in_python(study: Path):
+    found = api.tune(study, output_dir="s", sets=["study.confirm.max_rounds=0", "study.confirm.min_rounds=0"], sampler="random")
+    assert (found.exit_code, found.closed.announced, found.best) == (0, "not_confirmed", {"max_num_seqs": 1})
+    assert len(found.trials) == 4
+
+
+@pytest.mark.slow
+def test_a_study_that_is_about_other_things_is_not_gone_on_with(study: Path):
+    api.tune(study, output_dir="s", sets=["study.budget.trials=1"])
+    code, _, err = run("--resume", "s", "--set", "bench.concurrency=8")
+    assert code == 2
+    assert "its workload is not the same" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "FILE: give the study's file"),
+        (["small.toml", "-e", "vllm"], "-e belongs to --from-optix"),
+        (["small.toml", "--from-optix", "c.toml"], "Leave one out"),
+        (["--resume", "s", "--output-dir", "t"], "leave one out"),
+        (["--resume", "."], "no events.jsonl there tells of a study"),
+        (["none.toml"], "none.toml"),
+        (["small.toml", "--sampler", "best"], "choose from model"),
+    ],
+)
+def test_what_is_refused(study: Path, words: list[str], said: str):
+    code, _, err = run(*words)
+    assert code == 2
+    assert said in err
+    assert not Path("runs").exists()
