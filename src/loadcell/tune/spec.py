@@ -18,7 +18,9 @@ DEFAULT_TRIALS: Final = 30
 
 
 class Budget(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the study may use, confirmation included; the first that is used up ends it. None given: 30 trials."""
+    """What the study may use; the first that is used up ends it. `trials`: of the search, controls of drift included; the confirmation comes on top.
+    `wall_clock` and `launches` hold the confirmation, for which a part is kept back. None given: 30 trials.
+    """
 
     wall_clock: Amount | None = None
     trials: int | None = None
