@@ -1,6 +1,6 @@
 """`loadcell report DIR`: make the reports again from what was recorded, also from a run that was cut short.
 
-DIR is a run of `loadcell bench`, an experiment of `loadcell run`, or a folder with the multi-service bench client's `raw_outputs/*.jsonl`.
+DIR is a run of `loadcell bench`, an experiment of `loadcell run`, a study of `loadcell tune`, or a folder with the multi-service bench client's `raw_outputs/*.jsonl`.
 """
 
 import sys
@@ -32,6 +32,13 @@ def report(
     from loadcell.experiment.folder import is_experiment
     from loadcell.report.raw_outputs import is_raw_outputs, open_raw_outputs
 
+    if _is_study(run_dir):
+        if slo:
+            raise UserError(f"--slo {slo[0]}: a study is held against its own limits; this flag is for folders of raw_outputs")
+        from loadcell.cli.study import show
+
+        show(run_dir)
+        return
     experiment = is_experiment(run_dir)
     if not experiment and is_raw_outputs(run_dir):
         from loadcell.metrics.slo import parse_slo
@@ -49,6 +56,12 @@ def report(
         _experiment(experiment_folder(run_dir), results)
     else:
         _run(run_dir)
+
+
+def _is_study(given: Path) -> bool:
+    from loadcell.tune.study_folder import is_study
+
+    return is_study(given)
 
 
 def _run(run_dir: Path) -> None:

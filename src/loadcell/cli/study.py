@@ -38,18 +38,25 @@ def study(
     from loadcell.errors import UserError
     from loadcell.tune.reporting import report_again
 
-    _one_thread()
-    path, record, reporter, running = report_again(folder)
     if action == "export":
+        _one_thread()
+        _, record, reporter, running = report_again(folder)
         _export(reporter, record, kind, trial, output, running=running)
         return
     if trial is not None:
         raise UserError(f"--trial {trial} belongs to export; show tells of all trials")
-    from loadcell.report.study_terminal import show
+    show(folder)
 
-    # Of a study that runs the reports are written by its own process.
+
+def show(folder: Path) -> None:
+    """What it found, on standard output; its reports are made again. Of a study that runs its own process writes them."""
+    from loadcell.report import study_terminal
+    from loadcell.tune.reporting import report_again
+
+    _one_thread()
+    path, record, reporter, running = report_again(folder)
     results = reporter.results(record, running=True) if running else reporter.write(record)
-    show(results, sys.stdout)
+    study_terminal.show(results, sys.stdout)
     print(f"\n{path / 'report.md'}")
 
 

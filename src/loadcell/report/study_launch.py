@@ -139,7 +139,7 @@ def kubernetes(launches: Sequence[ServiceLaunch], name: str, head: str) -> str:
         "name": "engine",
         "image": one.image or NO_IMAGE,
         "command": one.inside[:1],
-        "args": one.inside[1:],
+        "args": [word.replace("$(", "$$(") for word in one.inside[1:]],
         "ports": [{"containerPort": port}],
         "startupProbe": {**probe, "failureThreshold": _START_S // _PERIOD_S},
         "livenessProbe": {**probe, "failureThreshold": 6},

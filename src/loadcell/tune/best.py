@@ -92,7 +92,7 @@ def launches(
 
 
 def _plans(fleet: FleetSpec, hardware: str | None, folder: str, config_text: str | None, address: str) -> tuple[ServicePlan, ...]:
-    """With the devices that the study saw; where these do not do, without any of their own."""
+    """With the devices that the study saw; where it saw none, without any of their own."""
     hosts = hosts_of(fleet)
     told = (hardware or "").split("; ")
     devices = [_devices(text) for text in told] if len(told) == len(hosts) else [None] * len(hosts)
@@ -103,7 +103,7 @@ def _plans(fleet: FleetSpec, hardware: str | None, folder: str, config_text: str
     try:
         return plan_services(fleet, found, config_text)
     except LoadcellError:
-        if fleet.devices is not None or fleet.multi_host is not None:
+        if fleet.devices is not None or fleet.multi_host is not None or any(devices):
             raise
         bare = msgspec.structs.replace(fleet, vendor="none", devices_per_replica=None)
         return plan_services(bare, {name: msgspec.structs.replace(one, devices=None) for name, one in found.items()}, config_text)
