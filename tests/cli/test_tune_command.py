@@ -1,5 +1,6 @@
 """`loadcell tune` over the simulated engine: from a file to an answer, killed and resumed, ended by a signal, refused."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.tune.optix import configs
+from tests.tune.optix import test_reported_run as reported
 
 from loadcell import api
 from loadcell.tune.study_folder import read_record
@@ -166,3 +169,34 @@ def test_what_is_refused(study: Path, words: list[str], said: str):
     assert code == 2
     assert said in err
     assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+def test_the_reported_files_of_optix_as_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Launched, confirmed, answered; in no trial is the service asked for anything but the load, but for the one question of readiness before it."""
+    log, bin_folder, model = tmp_path / "access.jsonl", tmp_path / "bin", tmp_path / "model"
+    bin_folder.mkdir(), model.mkdir()
+    dated = reported.EVALSCOPE.replace('"20260904_073000"', 'time.strftime("%Y%m%d_%H%M%S")')  # a folder per run, as the real one makes
+    for name, text in (("vllm", reported.VLLM), ("evalscope", dated)):
+        (bin_folder / name).write_text(text.format(python=sys.executable, log=str(log)))
+        (bin_folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(bin_folder), prepend=":")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CLUSTER_CONFIG_PATH", str(tmp_path / "cluster.toml"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cluster.toml").write_text(configs.CLUSTER)
+    text = configs.REPORTED.replace("9975", reported.free_port()).replace("/data/models/Qwen3-0.6B", str(model))
+    (tmp_path / "config.toml").write_text(text.replace("/tmp/evalscope_out", str(tmp_path / "out")))
+    few = ["--set", "study.budget.trials=3", "--set", "study.confirm={candidates = 1, min-rounds = 2, max-rounds = 2}"]
+    code, out, err = run(
+        "--from-optix", "config.toml", "-e", "multihost_infer", "-b", "evalscopeperf", "--backup", "--output-dir", "s", *few
+    )
+    assert code == 0, err
+    record = read_record(Path("s"))
+    assert {one.outcome for one in record.results.values()} == {"ok"}, err
+    assert len(record.searching()) == 3
+    asked = [entry for line in log.read_text().splitlines() if (entry := json.loads(line))["method"] == "POST"]
+    load = [entry for entry in asked if entry["prompt_head"].startswith("question")]
+    assert len(load) == 400 * len(record.results)
+    assert len(asked) - len(load) == len(record.results)
+    assert "default" in out

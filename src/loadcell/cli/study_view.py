@@ -35,6 +35,7 @@ class StudyView(Watching):
         self._phase: TrialPhase = "plan"
         self._snapshot: Snapshot | None = None
         self._unit = ""
+        self._said: set[str] = set()
 
     def opening(self, ready: Prepared) -> None:
         """What is about to happen, before the first service starts."""
@@ -90,6 +91,9 @@ class StudyView(Watching):
         self._say(f"{line} · {_left(self._ready, spent)}" if self._ready is not None else line)
 
     def note(self, text: str) -> None:
+        if text in self._said:  # what is true of every trial is said once
+            return
+        self._said.add(text)
         if self._live is not None:
             from rich.text import Text
 
