@@ -37,6 +37,7 @@ _LIKELY: Final = float(np.log(0.5))
 _MARGIN: Final = 3.0  # log(measured/limit) beyond e^3 = 20 says nothing more
 _POOR: Final = 4.0  # as does an objective of e^-4 of the best
 _FILL_POINTS: Final = 64
+_KEPT_IN_FILL: Final = 0.5
 
 Key = tuple[tuple[str, Value], ...]
 Stage = Literal["default", "known", "fill", "search"]
@@ -85,7 +86,7 @@ def beginnings(space: Space, known: Sequence[Configuration]) -> list[tuple[Stage
 
 
 class Search:
-    """`limits`: the SLOs' texts, keys of `violations`. `fill`: trials of the space-filling start; null: half as many as parameters.
+    """`limits`: the SLOs' texts, keys of `violations`. `fill`: trials of the space-filling start; null: a third as many as parameters.
     `per_second`: prefer trials that are predicted to be short; for a budget in time.
     """
 
@@ -100,7 +101,7 @@ class Search:
     ) -> None:
         self.space, self.limits = space, tuple(limits)
         self.known = tuple(space.complete(one) for one in known)
-        self.fill = len(space.searched) // 2 if fill is None else fill
+        self.fill = max(2, len(space.searched) // 3) if fill is None else fill
         self.per_second = per_second
         self.columns = Columns.of(space.columns)
         self.kernel = Kernel(self.columns)
@@ -122,9 +123,17 @@ class Search:
         return self._searched(history, tried, rng)
 
     def _filling(self, history: Sequence[Observation], tried: set[Key], rng: np.random.Generator) -> Proposal | None:
-        """Of scrambled Sobol points, the one farthest from all that was tried, in the encoding (Johnson et al. 1990: maximin)."""
+        """Of scrambled Sobol points, the one farthest from all that was tried, in the encoding (Johnson et al. 1990: maximin).
+
+        About half of the parameters of each stay at the default: it most likely lives, far corners most likely do not, and what differs in a random
+        half tells the effects apart as a screening design does (Satterthwaite 1959).
+        """
         whole: dict[Key, Configuration] = {}
-        for point in qmc.Sobol(len(self.space.searched), rng=rng).random(_FILL_POINTS).tolist():
+        points = qmc.Sobol(len(self.space.searched), rng=rng).random(_FILL_POINTS)
+        default = self.space.default()
+        known = np.array([name in default for name in self.space.searched])
+        points = np.where(known & (rng.random(points.shape) < _KEPT_IN_FILL), np.array(self.space.to_unit(default)), points)
+        for point in points.tolist():
             one = self.space.from_unit(point)
             if self.space.legal(one) is not None:
                 repaired = self.space.repair(one)
