@@ -79,11 +79,12 @@ def tune(
 def _run(asked: "Asked", view: "StudyView") -> int:
     from loadcell.cli.state import fleet_registry
     from loadcell.experiment.run import hang_ups_are_terms
+    from loadcell.fleet.interrupts import leaving
     from loadcell.load.signals import catching, ignored
     from loadcell.tune.prepare import prepared
     from loadcell.tune.standing import exit_code
 
-    with prepared(asked, os.environ, fleet_registry(os.environ, view.note), view) as ready:
+    with leaving(), prepared(asked, os.environ, fleet_registry(os.environ, view.note), view) as ready:
         view.opening(ready)
         try:
             with hang_ups_are_terms(), catching(ready.study.on_signal):
