@@ -144,7 +144,8 @@ def test_a_setting_that_runs_out_of_memory_is_not_proposed_again_and_again(seed:
         results.append(dead if batch > 64 else TrialResult(number, proposal.configuration, "ok", "report", objective=batch))
     assert len({space.key(one.configuration) for one in results}) == 20
     dead_batches = [float(one.configuration["batch"]) for one in results if one.outcome == "oom_start"]
-    assert len(dead_batches) <= 8
+    assert len(dead_batches) <= 10  # blind draws: 15; the best setting stands at the edge, which is found by trying
+    assert sum(batch > 80 for batch in dead_batches) <= 5
     assert max(one.objective or 0 for one in results) >= 55
 
 
