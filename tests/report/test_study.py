@@ -137,7 +137,7 @@ def test_a_cliff_is_an_interval():
     curve = CapacityCurve("best", 2, "concurrency", points, "cliff", 8, 8, 16, True, "8 is within the limits")
     text = study_markdown.render(replace(RESULTS, capacity=[curve]))
     assert "## Capacity: concurrency of the best (trial 2)" in text
-    assert "somewhere between 8 and 16: an interval, not a point." in text
+    assert "The answer is an interval, 8 to 16, not a point." in text
     assert "| 8 | within the limits | 60.7 % |" in text
 
 

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from loadcell.load.runner import Watcher
 from loadcell.load.snapshot import Snapshot
 from loadcell.report.figures import one_line
+from loadcell.report.files import REPORT_NAME
+from loadcell.report.study import StudyResults
+from loadcell.report.study_tables import binding_lines
 from loadcell.tune.events import Began
 from loadcell.tune.objective import UNITS
 from loadcell.tune.outcome import MEASURED, TrialPhase, TrialResult
 from loadcell.tune.prepare import Prepared, Watching
+from loadcell.tune.reporting import BEST
 from loadcell.tune.standing import Spent, incumbent, seconds_of
 
 if TYPE_CHECKING:
@@ -120,7 +124,12 @@ class StudyView(Watching):
             f"{len(ready.record.results)} trials, {spent.launches} launches in {_time(spent.elapsed_s)}: "
             f"{_time(spent.launch_s)} starting, {_time(spent.measure_s)} measuring, {_time(spent.lost_s)} lost to trials that failed"
         )
-        lines.append(f"folder: {ready.folder}")
+        reported = ready.study.reported
+        if isinstance(reported, StudyResults):
+            lines += binding_lines(reported)
+            lines.append(f"report: {ready.folder / REPORT_NAME}" + (f", {ready.folder / BEST}" if reported.best is not None else ""))
+        else:
+            lines.append(f"folder: {ready.folder}")
         self._out.write("\n".join(lines) + "\n")
         self._out.flush()
 

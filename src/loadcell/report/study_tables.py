@@ -103,12 +103,18 @@ def answer(results: StudyResults) -> list[str]:
         lines.append(f"{text}.")
     if results.best_value is not None and results.default_value is not None and changed:
         lines.append(f"{figure(results.best_value, unit)}, the default {figure(results.default_value, unit)}.")
-    binding = next((one for one in results.limits if one.binding), None)
-    if binding is not None and results.best is not None:
-        lines.append(f"The limit that comes first: {binding.text}, of which {share(binding.share)} is used.")
+    lines += binding_lines(results)
     if results.announced == "not_confirmed" or results.state in ("interrupted", "cut_off", "running", "stopped"):
         lines += incumbent_lines(results)
     return lines
+
+
+def binding_lines(results: StudyResults) -> list[str]:
+    """Of the best configuration, where there is one and there are limits."""
+    binding = next((one for one in results.limits if one.binding), None)
+    if binding is None or results.best is None:
+        return []
+    return [f"The limit that comes first: {binding.text}, of which {share(binding.share)} is used."]
 
 
 def incumbent_lines(results: StudyResults) -> list[str]:
@@ -201,7 +207,7 @@ def capacity(curve: CapacityCurve) -> Table:
         )
     text = [one_line(curve.text, 400)] if curve.text else []
     if curve.status == "cliff" and curve.low is not None and curve.high is not None:
-        text.append(f"It drops off somewhere between {curve.low:g} and {curve.high:g}: an interval, not a point.")
+        text.append(f"The answer is an interval, {curve.low:g} to {curve.high:g}, not a point.")
     return Table(
         f"Capacity: {curve.knob} of the {curve.label} (trial {curve.trial})",
         (curve.knob, "outcome", "of the limit", f"(full at {_BARS // 10 * 100} %)", "objective", "limit that comes first"),

@@ -27,7 +27,7 @@ from loadcell.tune import drift
 from loadcell.tune.events import Record
 from loadcell.tune.objective import UNITS
 from loadcell.tune.optix.fitness import fitness_of
-from loadcell.tune.outcome import MEASURED, TrialResult
+from loadcell.tune.outcome import MEASURED, TEACHES_DEATH, TrialResult
 from loadcell.tune.parameters import Configuration, Parameter
 from loadcell.tune.space import Space
 from loadcell.tune.spec import StudySpec
@@ -367,7 +367,7 @@ def failures(record: Record, space: Space) -> list[Failure]:
 def _failure(own: Sequence[TrialResult], space: Space) -> Failure:
     first = own[0]
     ranges: dict[str, tuple[float, float]] = {}
-    for name in space.searched:
+    for name in space.searched if first.outcome in TEACHES_DEATH else ():
         values = [value for one in own if isinstance(value := one.configuration.get(name), int | float) and not isinstance(value, bool)]
         if values and len(values) == len(own):
             ranges[name] = min(values), max(values)
@@ -389,7 +389,10 @@ def _notices(spec: StudySpec, record: Record) -> list[str]:
     said: dict[str, list[int]] = {}
     words: dict[str, str] = {}
     for one in record.results.values():
+        capacity = one.extra.get("capacity") or {}
         for note in one.extra.get("notes", ()):
+            if note == capacity.get("text"):  # a table shows it
+                continue
             key = _NUMBER.sub("N", str(note))
             said.setdefault(key, []).append(one.number)
             words.setdefault(key, str(note))

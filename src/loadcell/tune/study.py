@@ -117,6 +117,8 @@ class Study:
         reports: Reports | None = None,
     ) -> None:
         self._reports = reports
+        self.reported: object = None
+        """What the reports gave at its end."""
         self._setting, self._folder, self._book, self._measurer, self._clock = setting, folder, book, measurer, clock
         self._watcher = watcher or StudyWatcher()
         self._again = list(again)
@@ -207,7 +209,7 @@ class Study:
         if self._reports is None:
             return
         try:
-            self._reports.write(self._record, others=self._of_others())
+            self.reported = self._reports.write(self._record, others=self._of_others())
         except LoadcellError as failure:
             if not quietly:
                 raise
