@@ -6,9 +6,10 @@ from pathlib import Path
 
 from loadcell.metrics.summary import summary_schema
 from loadcell.report.experiment import results_schema
+from loadcell.report.study import study_schema
 
 HERE = Path(__file__).parent
-SCHEMAS = {"summary.schema.json": summary_schema, "results.schema.json": results_schema}
+SCHEMAS = {"summary.schema.json": summary_schema, "results.schema.json": results_schema, "study.schema.json": study_schema}
 
 
 def main() -> int:

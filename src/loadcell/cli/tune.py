@@ -50,7 +50,7 @@ def tune(
     ] = None,
     backup: Annotated[bool, typer.Option("--backup", help="With --from-optix: accepted; everything is kept anyway.")] = False,
     load_breakpoint: Annotated[
-        bool, typer.Option("--load-breakpoint", "--load_breakpoint", help="With --from-optix: learn from optix's newest history.")
+        bool, typer.Option("--load-breakpoint", "--load_breakpoint", "-lb", help="With --from-optix: learn from optix's newest history.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Only the answer, and what went wrong.")] = False,
 ) -> int:

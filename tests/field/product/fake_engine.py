@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--port", type=int)
@@ -26,7 +27,7 @@ parser.add_argument("--dies-at", type=int, default=1 << 30)
 parser.add_argument("--dies-from-memory", type=float, default=0.0)
 parser.add_argument("--errors", type=int, default=1 << 30)
 args = parser.parse_args()
-with open(args.starts, "a", encoding="utf-8") as starts:
+with Path(args.starts).open("a", encoding="utf-8") as starts:
     starts.write(json.dumps({"batch": args.batch, "memory": args.memory, "at": time.time()}) + "\n")
 if args.no_model:
     sys.exit("OSError: /nope/model is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'")
