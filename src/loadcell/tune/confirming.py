@@ -4,7 +4,7 @@
 not made again: a resumed study walks the same way, and measures from where it was cut off.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from msgspec import Struct
 from loadcell.fleet.events import now_text
 from loadcell.tune import confirm
 from loadcell.tune.confirm import Decision, Measured, Round
-from loadcell.tune.events import Event, Judged, Reverted, Shortlisted, TrialKind
+from loadcell.tune.events import Event, Judged, Reverted, Settled, Shortlisted, TrialKind
 from loadcell.tune.outcome import MEASURED, TEACHES_DEATH, TrialResult
 from loadcell.tune.parameters import Configuration
 from loadcell.tune.space import Space
@@ -66,6 +66,31 @@ def confirmed(
     ways: Ways, how: Confirm, candidates: tuple[Configuration, ...], default: Configuration | None, limits: Sequence[str]
 ) -> Confirmed:  # fmt: skip
     """Rounds over the default and the candidates until the answer is known. `default` null: it is not legal, so that there is nothing to clear."""
+    return _in_rounds(
+        ways, how, candidates, default, limits, "confirm",
+        lambda rounds, decision, ended: ways.append(Judged(now_text(), rounds, decision, ended)),
+    )  # fmt: skip
+
+
+def settled(ways: Ways, how: Confirm, best: Configuration, default: Configuration | None, limits: Sequence[str]) -> Confirmed:
+    """The same for what reverting has left: what is announced was measured as it is."""
+
+    def told(rounds: int, decision: Decision, ended: str | None) -> None:
+        if ended is not None:
+            ways.append(Settled(now_text(), best, rounds, decision, ended))
+
+    return _in_rounds(ways, how, (best,), default, limits, "final", told)
+
+
+def _in_rounds(
+    ways: Ways,
+    how: Confirm,
+    candidates: tuple[Configuration, ...],
+    default: Configuration | None,
+    limits: Sequence[str],
+    prefix: str,
+    told: Callable[[int, Decision, str | None], None],
+) -> Confirmed:
     rounds: list[Round] = []
     decision: Decision | None = None
     ended = "every round was made"
@@ -73,7 +98,7 @@ def confirmed(
         dead = {one for done in rounds for one, measured in done.items() if measured.dead}
         out = dead | {standing.candidate for standing in (decision.standings if decision else ()) if standing.candidate and standing.out}
         wanted = [one for one in confirm.order(number, len(candidates)) if one not in out and (one != DEFAULT or default is not None)]
-        missing = sum(not ways.known(f"confirm/{number}/{one}") for one in wanted)
+        missing = sum(not ways.known(f"{prefix}/{number}/{one}") for one in wanted)
         why = ways.room(missing) if missing else None
         if why is not None:
             ended = why
@@ -82,15 +107,15 @@ def confirmed(
         for one in wanted:
             configuration = candidates[one - 1] if one != DEFAULT else default
             assert configuration is not None
-            this[one] = _twice_if_void(ways, f"confirm/{number}/{one}", "confirm", configuration)
+            this[one] = _twice_if_void(ways, f"{prefix}/{number}/{one}", "confirm", configuration)
         rounds.append(this)
         decision = confirm.decide(rounds, len(candidates), limits, least=how.min_rounds, most=how.max_rounds)
         if decision.final:
             ended = "the answer is known"
             break
-        ways.append(Judged(now_text(), len(rounds), decision))
+        told(len(rounds), decision, None)
     if decision is not None:
-        ways.append(Judged(now_text(), len(rounds), decision, ended))
+        told(len(rounds), decision, ended)
     return Confirmed(candidates, decision, ended, tuple(rounds))
 
 
@@ -119,9 +144,9 @@ def shortlisted(ways: Ways, results: Sequence[TrialResult], default: Configurati
 
 
 def reverted(
-    ways: Ways, found: Confirmed, default: Configuration, space: Space, importance: Mapping[str, float], limits: Sequence[str]
+    ways: Ways, found: Confirmed, default: Configuration, space: Space, importance: Mapping[str, float], limits: Sequence[str], keep: int = 0
 ) -> Configuration:  # fmt: skip
-    """The winner, as near to the default as it stays as good."""
+    """The winner, as near to the default as it stays as good. `keep`: launches that are needed afterwards, to settle it."""
     winner = found.winner
     assert winner is not None and found.decision is not None and found.decision.winner is not None  # noqa: PT018 - for the types
     of_winner = [one[found.decision.winner] for one in found.rounds if found.decision.winner in one]
@@ -135,7 +160,7 @@ def reverted(
             refused |= {name}
             continue
         tags = [f"revert/{name}/{at}" for at in range(REVERT_ROUNDS)]
-        why = ways.room(sum(not ways.known(tag) for tag in tags))
+        why = ways.room(sum(not ways.known(tag) for tag in tags) + keep)
         if why is not None and not all(map(ways.known, tags)):
             ways.note(f"{why}: what else differs from the default stays as it is")
             return current

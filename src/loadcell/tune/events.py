@@ -51,7 +51,7 @@ class Opened(Struct, frozen=True, tag="opened", tag_field="event"):
 
 class Began(Struct, frozen=True, tag="began", tag_field="event"):
     """A trial is about to be measured. `tag` says what for, and is measured once: `search/7`, `drift/16`, `confirm/0/2` (round, candidate),
-    `revert/max_num_seqs/0`. `gain`: the improvement that the sampler expected.
+    `revert/max_num_seqs/0`, `final/0/1`. `gain`: the improvement that the sampler expected.
     """
 
     at: str
@@ -130,6 +130,16 @@ class Reverted(Struct, frozen=True, tag="reverted", tag_field="event"):
     configuration: Configuration
 
 
+class Settled(Struct, frozen=True, tag="settled", tag_field="event"):
+    """The winner without the changes that do not matter was measured in rounds with the default, too. Its decision is about that configuration."""
+
+    at: str
+    configuration: Configuration
+    rounds: int
+    decision: Decision
+    ended: str
+
+
 class Closed(Struct, frozen=True, tag="closed", tag_field="event"):
     """The study's session ended, in whatever way it could still tell. `best`: the configuration to use."""
 
@@ -140,7 +150,7 @@ class Closed(Struct, frozen=True, tag="closed", tag_field="event"):
     best: Configuration | None = None
 
 
-Event = Opened | Began | Ended | Answered | Rejected | Drifted | Searched | Shortlisted | Judged | Reverted | Closed
+Event = Opened | Began | Ended | Answered | Rejected | Drifted | Searched | Shortlisted | Judged | Reverted | Settled | Closed
 encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
 
@@ -161,6 +171,7 @@ class Record:
         self.shortlist: tuple[Configuration, ...] | None = None
         self.judged: Judged | None = None
         self.reverted: list[Reverted] = []
+        self.settled: Settled | None = None
         self.closed: Closed | None = None
         self.elapsed_s = 0.0
         self.failed_at = 0
@@ -211,6 +222,8 @@ class Record:
                 self.judged = event
             case Reverted():
                 self.reverted.append(event)
+            case Settled():
+                self.settled = event
             case Closed():
                 self.closed = event
 

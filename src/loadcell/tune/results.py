@@ -233,7 +233,12 @@ def _gain(record: Record, best: Configuration | None) -> Gain | None:
     winner, closed = _winner(record), record.closed
     if winner is None or record.judged is None or closed is None or closed.announced not in ("winner", "default_fails"):
         return None
-    standing = next(one for one in record.judged.decision.standings if one.candidate == record.judged.decision.winner)
+    settled = record.settled
+    if settled is not None and settled.configuration == best and settled.decision.winner is not None:
+        winner, decision = best, settled.decision  # what was left by reverting was measured in rounds itself
+    else:
+        decision = record.judged.decision
+    standing = next(one for one in decision.standings if one.candidate == decision.winner)
     if standing.gain is None:
         return None
     return Gain(standing.gain, _finite(standing.low), _finite(standing.high), before_reverting=best != winner)

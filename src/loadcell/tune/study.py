@@ -14,7 +14,7 @@ from loadcell.errors import LoadcellError
 from loadcell.fleet.events import now_text
 from loadcell.load.signals import leave
 from loadcell.tune import drift, stopping
-from loadcell.tune.confirming import Confirmed, confirmed, reverted, shortlisted
+from loadcell.tune.confirming import Confirmed, confirmed, reverted, settled, shortlisted
 from loadcell.tune.events import (
     SEARCH,
     Announced,
@@ -41,6 +41,8 @@ from loadcell.tune.study_folder import StudyFolder
 
 _NOTHING_NEW: Final = 50
 """Proposals in a row that were measured before, or are not legal: the sampler has nothing left."""
+_LEAST_PER_PARAMETER: Final = 2
+"""Trials for each parameter before an expected improvement counts as small: a model of fewer takes a gain of a few deviations for noise."""
 SECOND: Final = "second"
 """The figure that is the second objective of a Pareto front; larger is better."""
 
@@ -176,12 +178,22 @@ class Study:
             who = "confirmation is turned off" if not how.max_rounds else "another machine of this study confirms"
             return self._close("complete", "not_confirmed", f"{who}: no claim is made", default)
         self._watcher.stage(f"confirmation: {len(candidates)} candidate{'' if len(candidates) == 1 else 's'} and the default, in rounds")
-        found = confirmed(self, how, candidates, default if space.legal(default) is None else None, limits)
+        legal = default if space.legal(default) is None else None
+        found = confirmed(self, how, candidates, legal, limits)
         if found.winner is None:
             return self._no_winner(found, default)
-        assert found.decision is not None
         self._watcher.stage("reverting what does not matter")
-        best = reverted(self, found, default, space, self._setting.importance(space, results), limits)
+        best = reverted(self, found, default, space, self._setting.importance(space, results), limits, keep=2 * how.min_rounds)
+        if best != found.winner:
+            self._watcher.stage("what is left is measured in rounds with the default, too")
+            final = settled(self, how, best, legal, limits)
+            if final.winner is not None:
+                return self._won(final, best)
+            self.note("without what was reverted the gain is not reliable: the winner stays as it was confirmed")
+        return self._won(found, found.winner)
+
+    def _won(self, found: Confirmed, best: Configuration) -> Closed:
+        assert found.decision is not None
         verdict: Announced = "default_fails" if found.decision.verdict == "default_fails" else "winner"
         return self._close("complete", verdict, found.decision.text, best)
 
@@ -310,7 +322,7 @@ class Study:
             trials=counted,
             launches=spent.launches,
             ended=[(one.outcome, one.phase) for one in every[self._record.failed_at :]],
-            gains=self._record.gains(),
+            gains=self._record.gains() if len(every) >= _LEAST_PER_PARAMETER * len(self.space.searched) else (),
             exhausted=self._exhausted or self._book.finished or self._nothing_new >= _NOTHING_NEW,
         )
         return stopping.stop(progress, self._for_search())
