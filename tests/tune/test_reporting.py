@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -251,6 +252,31 @@ def test_a_file_that_parameters_change_stands_in_the_launch(tmp_path):
     again = Reporter.of(tmp_path / "s", run.record).write(run.record)
     assert again.launch == []
     assert any("best.toml cannot be made" in text for text in again.notices)
+
+
+def test_trials_of_other_machines_stay_in_the_report(tmp_path):
+    url = f"sqlite:///{tmp_path}/study.db"
+    one = ready(tmp_path / "a", storage=url, budget=Budget(trials=4), confirm=Confirm(max_rounds=0))
+    one.run()
+    other = ready(tmp_path / "b", storage=url, budget=Budget(trials=7), confirm=Confirm(max_rounds=0))
+    reporter = Reporter.of(tmp_path / "b", other.record)
+    study = Study(other.setting, other.folder, other.book, other.fake, other.clock, other.told, reports=reporter)
+    with other.folder:
+        study.execute()
+    first = json.loads((tmp_path / "b/trials.json").read_bytes())["trials"]
+    assert [one["tag"] for one in first].count("other machine") == 4
+    assert len(first) == 7
+    assert reporter.write(other.record).trials == study.reported.trials
+
+
+def test_a_report_of_many_trials_is_cheap(tmp_path):
+    run = ready(tmp_path / "s", budget=Budget(trials=40), confirm=Confirm(max_rounds=0), sampler="random")
+    run.run()
+    reporter = Reporter.of(tmp_path / "s", run.record)
+    began = time.process_time()
+    for _ in range(5):
+        reporter.after_trial(run.record, 1.0)
+    assert (time.process_time() - began) / 5 < 0.25
 
 
 # --- the command

@@ -31,6 +31,8 @@ TRIALS_JSON: Final = "trials.json"
 TRIALS_CSV: Final = "trials.csv"
 BEST: Final = "best.toml"
 LAUNCH: Final = "launch"
+OTHERS: Final = "others.json"
+"""Trials of other machines that share the storage."""
 _MADE_BY: Final = "Made by loadcell tune from study"
 
 Importance = Callable[[Space, Sequence[TrialResult]], Mapping[str, float]]
@@ -68,7 +70,7 @@ class Reporter(Struct, frozen=True):
     def results(self, record: Record, *, running: bool = False, others: Sequence[TrialResult] = ()) -> StudyResults:
         """All that can be told, with how the best is started."""
         weights = self.importance(self.space, record.searching())
-        found = self._results(record, running=running, importance=weights, others=others)
+        found = self._results(record, running=running, importance=weights, others=others or self._others_kept())
         if found.best is None:
             return found
         try:
@@ -79,6 +81,8 @@ class Reporter(Struct, frozen=True):
 
     def write(self, record: Record, *, running: bool = False, others: Sequence[TrialResult] = ()) -> StudyResults:
         """Everything, best.toml among it; one of an earlier answer that no longer holds is taken away. Raises EnvironmentFailure."""
+        if others:
+            write_files(self.folder, {OTHERS: msgspec.json.encode(list(others)) + b"\n"})
         found = self.results(record, running=running, others=others)
         self._write(found)
         if found.best is None:
@@ -118,6 +122,13 @@ class Reporter(Struct, frozen=True):
     def _results(self, record: Record, **more: Any) -> StudyResults:
         limits = [parse_slo(text, "[[slo]]").text for text in self.spec.slo]
         return study_results(self.spec, self.space, record, limits, shown=self.shown, **more)
+
+    def _others_kept(self) -> list[TrialResult]:
+        """As the storage had them when the study ended: a report that is made again asks no database."""
+        try:
+            return msgspec.json.decode((self.folder / OTHERS).read_bytes(), type=list[TrialResult])
+        except (OSError, msgspec.DecodeError):
+            return []
 
     def _write(self, results: StudyResults) -> None:
         from loadcell.report import study_csv, study_markdown

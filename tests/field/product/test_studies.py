@@ -266,3 +266,52 @@ def test_a_search_for_the_largest_load_stays_within_its_bounds(tune: Tune) -> No
     assert (curve["status"], curve["load"]) == ("bound_reached", 138)
     assert "bound reached, limit not found" in curve["text"]
     assert "bound reached, limit not found" in done.report
+
+
+def test_one_exception_ends_no_study(tmp_path: Path) -> None:
+    """PBR-167: a ValueError while trial 1 is measured, an OSError as trial 2 starts its service."""
+    from loadcell.clock import MonotonicClock
+    from loadcell.fleet.hosts import open_host
+    from loadcell.fleet.hosts.host import Host
+    from loadcell.fleet.registry import Registry
+    from loadcell.fleet.spec import FleetSpec, HostSpec
+    from loadcell.tune.events import Opened
+    from loadcell.tune.parameters import Parameter, Place
+    from loadcell.tune.sampler import SearchSpec
+    from loadcell.tune.spec import Confirm, StudySpec, space_of
+    from loadcell.tune.stopping import Budget
+    from loadcell.tune.storage import open_book
+    from loadcell.tune.study import Setting, Study
+    from loadcell.tune.study_folder import StudyFolder
+    from loadcell.tune.trial import Trial
+
+    opened: list[int] = []
+
+    def opening(spec: HostSpec) -> Host:
+        opened.append(1)
+        if len(opened) == 2:
+            raise ValueError("could not convert string to float: 'n/a'")
+        if len(opened) in (3, 4):  # the machine's fault: tried once more
+            raise OSError(12, "Cannot allocate memory")
+        return open_host(spec)
+
+    engine = (sys.executable, str(ENGINE), "--port", "{port}", "--starts", str(tmp_path / "starts"), "--batch", "$batch")
+    spec = StudySpec(
+        FleetSpec("command", model="m", vendor="none", port="auto", command=engine, start_timeout=20),
+        bench={name.replace("-", "_"): value for name, value in BENCH.items()},
+        parameter=(Parameter("batch", "int", Place(word=True), ladder=(8, 9, 10, 11, 12), default=8),),
+    )
+    (tmp_path / "out").mkdir()
+    space = space_of(spec)
+    with StudyFolder.make(tmp_path / "out") as folder:
+        folder.append(Opened("", "s", "s.toml", "spec.json", by="x"))
+        book = open_book(None, folder.path / "study.journal", "s", "grid", SearchSpec(space, 1, (), ()), by="x")
+        trial = Trial(spec, folder.path, Registry(tmp_path / "state"), {}, open_host=opening)
+        closed = Study(Setting(space, Budget(trials=5), Confirm(max_rounds=0)), folder, book, trial, MonotonicClock()).execute()
+        results = list(folder.record.results.values())
+    assert (closed.state, len(results)) == ("complete", 5)
+    assert [one.outcome for one in results] == ["ok", "bench_failed", "infrastructure", "ok", "ok"]
+    assert "could not convert string to float" in str(results[1].evidence)
+    for one in results[1:3]:
+        assert "Traceback" in (folder.path / str(one.folder) / "error.txt").read_text()
+    assert _states(folder.path) <= {"COMPLETE", "FAIL", "PRUNED"}
