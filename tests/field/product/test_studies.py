@@ -3,13 +3,17 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from loadcell.clock import NS_PER_S, MonotonicClock
 
 ENGINE = Path(__file__).with_name("fake_engine.py")
 BENCH = {"concurrency": 8, "num-prompts": 16, "input-len": 8, "output-len": 8, "tokenizer": "words", "health-check-interval": 0}
@@ -178,6 +182,34 @@ def test_memory_that_suffices_for_the_start_alone_is_infeasible(tune: Tune) -> N
     assert "out of memory under load" in failed["evidence"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_in_a_trial_leaves_no_server(tmp_path: Path, tune: Tune, starts: Any, number: int) -> None:
+    """PBR-144."""
+    tune(parameter("batch", "ladder = [8, 9, 10]\ndefault = 8"), budget="trials = 0")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loadcell", "tune", "study.toml", "--output-dir", "out2", "--set", "study.budget.trials=3"],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    clock = MonotonicClock()
+    give_up = clock.now_ns() + 60 * NS_PER_S
+    while len(starts()) < 2:  # the second trial's service is there, the first trial is in the record
+        assert clock.now_ns() < give_up
+        clock.sleep_until(clock.now_ns() + NS_PER_S // 20)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert out.startswith("interrupted: "), out
+    told = json.loads((tmp_path / "out2/trials.json").read_bytes())
+    assert (told["state"], [one["number"] for one in told["trials"]]) == ("interrupted", [0])
+    assert told["in_flight"] == [1]
+    mine = str(tmp_path / "starts")
+    assert not [one for one in psutil.process_iter(["cmdline"]) if mine in (one.info["cmdline"] or [])]
+
+
 STAND_IN = """#!{python}
 import json, os, sys
 words = sys.argv
@@ -270,7 +302,6 @@ def test_a_search_for_the_largest_load_stays_within_its_bounds(tune: Tune) -> No
 
 def test_one_exception_ends_no_study(tmp_path: Path) -> None:
     """PBR-167: a ValueError while trial 1 is measured, an OSError as trial 2 starts its service."""
-    from loadcell.clock import MonotonicClock
     from loadcell.fleet.hosts import open_host
     from loadcell.fleet.hosts.host import Host
     from loadcell.fleet.registry import Registry
