@@ -26,6 +26,7 @@ TTFT: Final = "ttft_p99"
 TPOT: Final = "tpot_p99"
 THROUGHPUT: Final = "throughput"
 SPACE_DRAWS: Final = 12_000
+_SHAKES: Final = 4000
 
 
 @dataclass(frozen=True)
@@ -273,30 +274,41 @@ def default(surface: Surface) -> Configuration:
 
 @lru_cache(maxsize=32)
 def optimum(name: str) -> tuple[float, Configuration]:
-    """Dense search: draws over the whole space, then from the best thirty every parameter is moved through its range, in turn, until none helps."""
-    return dense_search(KNOWN[name])
+    """The best value there is, and where."""
+    return max((dense_search(KNOWN[name], seed) for seed in range(3)), key=lambda one: one[0])
 
 
-def dense_search(surface: Surface) -> tuple[float, Configuration]:
-    rng = np.random.default_rng(1)
+def dense_search(surface: Surface, seed: int = 1) -> tuple[float, Configuration]:
+    """Draws over the whole space; from the best thirty every parameter is moved through its range, in turn, until none helps; then the best five
+    are shaken in two to four parameters at once, and climb again.
+    """
+    rng = np.random.default_rng(seed)
     drawn = [one for one in (draw(surface, rng) for _ in range(SPACE_DRAWS)) if surface.legal(one)]
     ranked = sorted(((surface.value(one), n) for n, one in enumerate(drawn)), reverse=True)[:30]
-    best, best_value = drawn[ranked[0][1]], ranked[0][0]
-    for value, n in ranked:
-        one = drawn[n]
-        improving = True
-        while improving:
-            improving = False
-            for parameter in surface.parameters:
-                if parameter.derived is not None:
-                    continue
-                for where in np.linspace(0, 0.9999, 33):
-                    moved = {**one, parameter.name: _at(parameter, float(where))}
-                    if surface.legal(moved) and (got := surface.value(moved)) > value * 1.0001:
-                        one, value, improving = moved, got, True
-        if value > best_value:
-            best, best_value = one, value
-    return best_value, best
+    tops = sorted((_climbed(surface, drawn[n], value) for value, n in ranked), key=lambda one: one[0], reverse=True)[:5]
+    names = [one.name for one in surface.parameters if one.derived is None]
+    for at, (value, one) in enumerate(tops):
+        for _ in range(_SHAKES):
+            fresh = draw(surface, rng)
+            moved = one | {name: fresh[name] for name in rng.choice(names, size=int(rng.integers(2, 5)), replace=False).tolist()}
+            if surface.legal(moved) and (got := surface.value(moved)) > value * 1.0001:
+                value, one = _climbed(surface, moved, got)
+        tops[at] = value, one
+    return max(tops, key=lambda one: one[0])
+
+
+def _climbed(surface: Surface, one: Configuration, value: float) -> tuple[float, Configuration]:
+    improving = True
+    while improving:
+        improving = False
+        for parameter in surface.parameters:
+            if parameter.derived is not None:
+                continue
+            for where in np.linspace(0, 0.9999, 33):
+                moved = {**one, parameter.name: _at(parameter, float(where))}
+                if surface.legal(moved) and (got := surface.value(moved)) > value * 1.0001:
+                    one, value, improving = moved, got, True
+    return value, one
 
 
 def shares(surface: Surface, draws: int = 4000) -> dict[str, float]:
