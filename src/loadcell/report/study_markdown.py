@@ -30,11 +30,9 @@ def _start(results: StudyResults) -> list[str]:
     why = fits_containers(results.launch)
     more = "" if why else ", `compose.yaml`, `kubernetes.yaml`"
     lines += [f"`launch/` holds this as `launch.sh`, systemd units{more}: look at the names of images and secrets first.", ""]
-    return [
-        *lines,
-        "`loadcell fleet up best.toml` starts it too, and `loadcell run best.toml` measures it with the study's load and limits.",
-        "",
-    ]
+    own = (results.spec.get("benchmark") or {}).get("kind", "loadcell") == "loadcell"
+    run = ", and `loadcell run best.toml` measures it with the study's load and limits" if own else ""
+    return [*lines, f"`loadcell fleet up best.toml` starts it too{run}.", ""]
 
 
 def _files(results: StudyResults) -> list[str]:

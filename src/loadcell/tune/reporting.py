@@ -104,11 +104,10 @@ class Reporter(Struct, frozen=True):
         measured = [one for one in record.results.values() if one.configuration == configuration and one.load]
         values = msgspec.toml.encode(configuration).decode()
         what = "the configuration that it chose" if number is None else f"the configuration of trial {number}"
-        head = (
-            f"{_MADE_BY} {self.spec.study.name}: {what}.\n"
-            "An experiment's file: loadcell fleet up FILE starts it, loadcell run FILE measures it with the study's load and limits.\n\n"
-            f"{values}"
-        )
+        use = "An experiment's file: loadcell fleet up FILE starts it"
+        own = self.spec.benchmark.kind == "loadcell"
+        use += ", loadcell run FILE measures it with the study's load and limits." if own else f"; {self.spec.benchmark.kind} loaded it."
+        head = f"{_MADE_BY} {self.spec.study.name}: {what}.\n{use}\n\n{values}"
         return best_toml(self.spec, where, measured[-1].load if measured else {}, head)
 
     def launches_of(
