@@ -61,9 +61,11 @@ def until(condition: Callable[[], object], what: str = "it", patience_s: float =
 
 
 class Experiment:
-    """`loadcell run` in `folder`, whose results go to `folder`/run unless `words` say otherwise."""
+    """`loadcell run` in `folder`, whose results go to `folder`/run unless `words` say otherwise. `verb`: another of its commands."""
 
-    def __init__(self, folder: Path, *words: str, env: dict[str, str] | None = None, before: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *words: str, env: dict[str, str] | None = None, before: Callable[[], None] | None = None, verb: str = "run"
+    ) -> None:
         self.folder = folder
         self.run = folder / "run"
         given = words or ("exp.toml", "--output-dir", "run")
@@ -71,7 +73,7 @@ class Experiment:
         self._out, self._err = (folder / f"{len(_started)}.{name}" for name in ("out", "err"))
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "loadcell", "run", *given],
+                [sys.executable, "-m", "loadcell", verb, *given],
                 cwd=folder,
                 env={**os.environ, "XDG_STATE_HOME": str(folder / "state"), **(env or {})},
                 stdin=subprocess.DEVNULL,
