@@ -20,6 +20,8 @@ from loadcell.tune.spec import Confirm
 
 REVERT_ROUNDS: Final = 2
 DEFAULT: Final = 0
+VOID_ROUNDS: Final = 2
+"""Rounds that compare nothing, even measured twice, and are made anew at the end. With more of them it is the machine that cannot measure."""
 
 
 class Ways(Protocol):
@@ -94,7 +96,9 @@ def _in_rounds(
     rounds: list[Round] = []
     decision: Decision | None = None
     ended = "every round was made"
-    for number in range(how.max_rounds):
+    void = 0
+    while len(rounds) < how.max_rounds:
+        number = len(rounds) + void
         dead = {one for done in rounds for one, measured in done.items() if measured.dead}
         out = dead | {standing.candidate for standing in (decision.standings if decision else ()) if standing.candidate and standing.out}
         wanted = [one for one in confirm.order(number, len(candidates)) if one not in out and (one != DEFAULT or default is not None)]
@@ -108,6 +112,13 @@ def _in_rounds(
             configuration = candidates[one - 1] if one != DEFAULT else default
             assert configuration is not None
             this[one] = _twice_if_void(ways, f"{prefix}/{number}/{one}", "confirm", configuration)
+        if not _compares(this):
+            void += 1
+            ways.note(f"round {number + 1} says nothing: what could not be measured was void twice")
+            if void > VOID_ROUNDS:
+                ended = f"{void} rounds could not be measured"
+                break
+            continue
         rounds.append(this)
         decision = confirm.decide(rounds, len(candidates), limits, least=how.min_rounds, most=how.max_rounds)
         if decision.final:
@@ -117,6 +128,15 @@ def _in_rounds(
     if decision is not None:
         told(len(rounds), decision, ended)
     return Confirmed(candidates, decision, ended, tuple(rounds))
+
+
+def _compares(this: Round) -> bool:
+    """Whether some candidate was measured, or died, in the same round as the default. A default that is dead is not waited for."""
+    default = this.get(DEFAULT)
+    others = [measured for one, measured in this.items() if one != DEFAULT]
+    if default is not None and not default.dead and default.value is None:
+        return any(measured.dead for measured in others)
+    return any(measured.dead or measured.value is not None for measured in others)
 
 
 def _twice_if_void(ways: Ways, tag: str, kind: TrialKind, configuration: Configuration) -> Measured:

@@ -1,0 +1,94 @@
+"""Rounds of confirmation in which measurements are void: they say nothing, are made anew, and where that does not help no claim is made."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import pytest
+
+from loadcell.tune.confirming import Confirmed, confirmed
+from loadcell.tune.events import Event, Judged
+from loadcell.tune.outcome import TrialResult
+from loadcell.tune.spec import Confirm
+
+LIMIT = "ttft p95 <= 1s"
+DEFAULT, BETTER = {"seqs": 8}, {"seqs": 32}
+
+
+@dataclass
+class Machine:
+    """Ways over a gain of a factor of three. `void`: tags whose measurement is void."""
+
+    void: Collection[str]
+    results: dict[str, TrialResult] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    launches: int = 100
+
+    def measured(self, tag, kind, configuration):
+        if tag not in self.results:
+            at = len(self.results)
+            self.launches -= 1
+            if tag in self.void or "all" in self.void:
+                self.results[tag] = TrialResult(at, configuration, "invalid_measurement", "measure", kind=kind, objective=5.0)
+            else:
+                value = (1000.0 if configuration == DEFAULT else 3000.0) * (1 + 0.01 * (at % 3))
+                self.results[tag] = TrialResult(
+                    at, configuration, "ok", "measure", kind=kind, objective=value, violations={LIMIT: -1 + 0.01 * (at % 2)}
+                )
+        return self.results[tag]
+
+    def known(self, tag):
+        return tag in self.results
+
+    def room(self, launches):
+        return None if launches <= self.launches else "the launches are used up"
+
+    def append(self, event):
+        self.events.append(event)
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def ask(self, least=2, most=2) -> Confirmed:
+        return confirmed(self, Confirm(candidates=1, min_rounds=least, max_rounds=most), (BETTER,), DEFAULT, (LIMIT,))
+
+
+@pytest.mark.parametrize("tag", ["confirm/0/0", "confirm/0/1", "confirm/1/0", "confirm/1/1"])
+@pytest.mark.parametrize(("least", "most"), [(2, 2), (3, 3), (3, 4)])
+def test_a_round_that_was_void_twice_is_made_anew_and_the_winner_is_found(tag, least, most):
+    machine = Machine({tag, f"{tag}/again"})
+    found = machine.ask(least, most)
+    assert found.winner == BETTER
+    assert len(found.rounds) == least
+    assert {f"confirm/{at}/{one}" for at in range(least + 1) for one in (0, 1)} <= machine.results.keys()
+    assert len(machine.notes) == 1
+
+
+def test_one_that_was_void_once_is_measured_again_and_no_round_is_lost():
+    machine = Machine({"confirm/0/1"})
+    assert machine.ask().winner == BETTER
+    assert "confirm/0/1/again" in machine.results
+    assert "confirm/2/0" not in machine.results
+
+
+def test_a_machine_that_cannot_measure_makes_no_claim():
+    found = Machine({"all"}).ask()
+    assert (found.winner, found.decision, found.rounds) == (None, None, ())
+    assert found.ended == "3 rounds could not be measured"
+
+
+def test_what_is_left_undecided_is_no_answer():
+    found = Machine({f"confirm/{at}/0{end}" for at in (0, 2, 3) for end in ("", "/again")}).ask()
+    assert found.winner is None
+    assert not found.enough
+    assert len(found.rounds) == 1
+
+
+def test_a_study_that_was_cut_off_makes_the_same_rounds_again_from_what_it_knows():
+    tags = {"confirm/1/1", "confirm/1/1/again"}
+    whole = Machine(tags)
+    first = whole.ask(3, 3)
+    again = Machine(tags, results=dict(list(whole.results.items())[:5]))
+    assert again.ask(3, 3).rounds == first.rounds
+    assert again.results.keys() == whole.results.keys()
+    assert isinstance(again.events[-1], Judged)
