@@ -77,6 +77,13 @@ def test_prompts_per_concurrency(concurrency: Any, given: Any, sent: int) -> Non
     assert cell.flags["warmup_requests"] == int(concurrency)
 
 
+def test_prompts_per_what_is_no_concurrency() -> None:
+    with pytest.raises(UserError, match=r"concurrency: 'four': expected a whole number"):
+        matrix(spec(row(concurrency="four"), bench={"num_prompts": "20x"}))
+    with pytest.raises(UserError, match="num_prompts: 20x is per concurrency, and this scenario has none"):
+        matrix(spec(row(concurrency="unlimited", request_rate=1), bench={"num_prompts": "20x"}))
+
+
 def test_a_name_of_ones_own_takes_the_lists_values() -> None:
     assert names(row(name="long", concurrency=[1, 8], input_len=9), row(name="short", concurrency=1)) == ["long-c1", "long-c8", "short"]
 

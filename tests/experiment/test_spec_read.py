@@ -116,8 +116,33 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
         read_experiment(tmp_path / "none.toml")
 
 
-def test_a_wrong_type_names_the_key(tmp_path: Path) -> None:
-    assert "[fleet] replicas: expected `int`" in refusal(tmp_path, '[fleet]\nengine = "vllm"\nreplicas = "2"\n')
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('replicas = "2"', "replicas: '2': expected a whole number"),
+        ("replicas = true", "replicas: true: expected a whole number"),
+        ('vendor = "nvida"', "vendor: 'nvida': choose one of auto, nvidia, amd, ascend, none"),
+        ('port = "autto"', "port: 'autto': expected auto or a whole number"),
+        ('cpus = "appart"', "cpus: 'appart': expected any, apart or a list of whole numbers"),
+        ('devices = "all"', "devices: 'all': expected a list of whole numbers or lists"),
+        ("stop-timeout = []", "stop_timeout: []: expected a number or a text"),
+        ("env = { KEY = [3] }", "env: expected a table of texts"),
+        ("host = [{ name = 3 }]", "host[0].name: 3: expected a text"),
+        ("host = [{ ssh = 'a' }]", "host[0]: object missing required field `name`"),
+        ('multi-host = { kind = "dp", devices-per-host = 1 }', "multi_host.kind: 'dp': choose one of data_parallel, ray"),
+        ('pattern = [{ cause = "oops", pattern = "x" }]', "pattern[0].cause: 'oops': choose one of out_of_memory"),
+        ('pattern = [{ cause = "fatal", pattern = "(" }]', "pattern[0].pattern: '(' is no regular expression"),
+        ('ready-pattern = "("', "ready_pattern: '(' is no regular expression"),
+    ],
+)
+def test_what_a_place_does_not_take_names_key_value_and_what_it_takes(tmp_path: Path, line: str, said: str) -> None:
+    assert f"[fleet] {said}" in refusal(tmp_path, f'[fleet]\nengine = "vllm"\n{line}\n')
+
+
+def test_an_engine_that_is_none_names_those_that_are(tmp_path: Path) -> None:
+    assert ":2: [fleet] engine: 'vlm': choose one of vllm, sglang, mindie, simulated, command" in refusal(
+        tmp_path, '[fleet]\nengine = "vlm"\n'
+    )
 
 
 # --- limits
@@ -172,6 +197,12 @@ def test_set_goes_before_the_file(tmp_path: Path, item: str, path: tuple[str | i
 @pytest.mark.parametrize("item", ["fleet.replicas", "=3", "a b=1", "scenario.7.input_len=1", "fleet.engine.x=1", "a=1\nb=2"])
 def test_a_set_that_is_none_is_refused(tmp_path: Path, item: str) -> None:
     assert "--set" in refusal(tmp_path, FLEET + "[[scenario]]\ninput_len = 1\n", item)
+
+
+def test_a_row_that_is_none_names_those_that_are(tmp_path: Path) -> None:
+    rows = FLEET + '[[scenario]]\nname = "steady"\ninput_len = 1\n'
+    said = refusal(tmp_path, rows, "scenario.stedy.input_len=2")
+    assert said == "--set scenario.stedy.input_len=2: there is no stedy: choose one of 0, steady"
 
 
 def test_a_wrong_value_of_a_set_names_the_set(tmp_path: Path) -> None:

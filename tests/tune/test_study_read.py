@@ -163,7 +163,7 @@ def test_devices_decide_what_is_offered_of_vllm(tmp_path):
     ("old", "new", "line", "why"),
     [
         ("seed = 7", "sead = 7", 4, "did you mean seed?"),
-        ('sampler = "tpe"', 'sampler = "tpa"', 5, "invalid enum value"),
+        ('sampler = "tpe"', 'sampler = "tpa"', 5, "'tpa': choose one of"),
         ("low = 8\n", "lo = 8\n", 40, "did you mean low?"),
         ("low = 8\n", "low = 2048\n", 40, "above high"),
         ("low = 8\n", "", 36, "give low and high"),
@@ -184,7 +184,7 @@ def test_devices_decide_what_is_offered_of_vllm(tmp_path):
         ('metric = "goodput"', 'pareto = ["throughput", "ttft p95"]', None, None),
         ('metric = "goodput"', 'pareto = ["throughput", "speed"]', 33, "is none of"),
         ('metric = "goodput"', 'pareto = ["throughput", "throughput"]', 33, "two different"),
-        ('kind = "bool"', 'kind = "boolean"', 46, "invalid enum value"),
+        ('kind = "bool"', 'kind = "boolean"', 46, "'boolean': choose one of"),
         ("min-rounds = 2", "min-rounds = 1", 9, "no spread"),
         ("hang = 30", 'hang = "soon"', 72, "expected seconds"),
         ("max-num-seqs = 96", 'max-num-seqs = "many"', 36, "which is no int"),

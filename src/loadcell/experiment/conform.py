@@ -1,6 +1,7 @@
 """The tree of a TOML file -> ExperimentSpec. Keys in kebab or snake case; an unknown one is refused with the nearest right one. Pure."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, get_args
@@ -11,6 +12,7 @@ from msgspec import Struct
 from loadcell.errors import UserError
 from loadcell.experiment.offered import Offered
 from loadcell.experiment.spec import NAME_RULE, ExperimentSpec, Place, ScenarioRow, SpecError, TargetUrls, is_name
+from loadcell.experiment.wanted import instead, refusal
 from loadcell.flags.table import ALIASES, ALREADY_SO, FLAGS
 from loadcell.flags.values import unknown
 from loadcell.fleet import spec as fleet_spec
@@ -84,7 +86,18 @@ def fleet_from(table: Mapping[str, Any], place: Place) -> fleet_spec.FleetSpec:
             raise SpecError((*place, key), str(wrong)) from None
     if made.replicas < 1:
         raise SpecError((*place, "replicas"), f"{made.replicas}: must be 1 or more")
+    if made.ready_pattern is not None:
+        _check_expression(made.ready_pattern, (*place, "ready_pattern"))
+    for at, one in enumerate(made.pattern):
+        _check_expression(one.pattern, (*place, "pattern", at, "pattern"))
     return made
+
+
+def _check_expression(text: str, place: Place) -> None:
+    try:
+        re.compile(text)
+    except re.error as wrong:
+        raise SpecError(place, f"{text!r} is no regular expression: {wrong}") from None
 
 
 def _target(table: Mapping[str, Any]) -> TargetUrls:
@@ -231,7 +244,8 @@ def converted(tree: Mapping[str, Any], kind: type[Any], place: Place) -> Any:
         return msgspec.convert(read, kind)
     except msgspec.ValidationError as wrong:
         text, _, path = str(wrong).partition(" - at `$")
-        raise SpecError((*place, *_path(path.rstrip("`"))), text[0].lower() + text[1:]) from None
+        at = _path(path.rstrip("`"))
+        raise SpecError((*place, *at), refusal(text, read, kind, at)) from None
 
 
 def _is_offered(value: Any) -> bool:
@@ -241,13 +255,12 @@ def _is_offered(value: Any) -> bool:
 def _as_wanted(value: Any, kind: Any, place: Place) -> Any:
     """A text, or a list of texts, of an env file."""
     plain = [str(item) for item in value] if isinstance(value, list) else str(value)
-    wrong = ""
     for strict in (True, False):
         try:
             return msgspec.convert(plain, kind, strict=strict)
-        except msgspec.ValidationError as error:
-            wrong = str(error)
-    raise SpecError(place, f"{plain!r}: {wrong[0].lower() + wrong[1:]}")
+        except msgspec.ValidationError:
+            continue
+    raise SpecError(place, f"{plain!r}: {instead(kind)}")
 
 
 def _texts(value: Any) -> Any:

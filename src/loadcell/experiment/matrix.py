@@ -195,7 +195,7 @@ def _own_flags(spec: ExperimentSpec, said: Mapping[str, Any]) -> dict[str, Any]:
 def _counted(row: _Row) -> dict[str, Any]:
     """The row's flags, `20x` made the number that it means at its concurrency."""
     flags = dict(row.flags)
-    concurrency = next((value for name, value in flags.items() if flag_of(name) == "concurrency"), None)
+    spelled, concurrency = next(((name, value) for name, value in flags.items() if flag_of(name) == "concurrency"), ("", None))
     for name, value in row.flags.items():
         found = _PER_CONCURRENCY.fullmatch(value) if flag_of(name) in _COUNTS and isinstance(value, str) else None
         if found is None:
@@ -203,6 +203,8 @@ def _counted(row: _Row) -> dict[str, Any]:
         try:
             flags[name] = math.ceil(float(found[1]) * int(concurrency))  # type: ignore[arg-type]
         except (TypeError, ValueError):
+            if concurrency not in (None, "unlimited"):
+                raise SpecError(_place(row.row, row.index, spelled), f"{concurrency!r}: expected a whole number, or 'unlimited'") from None
             raise SpecError(
                 _place(row.row, row.index, name),
                 f"{value} is per concurrency, and this scenario has none: set concurrency, or give a number",

@@ -255,7 +255,8 @@ def _existing(here: Any, part: str, item: str) -> Any:
     named = [at for at, row in enumerate(here) if isinstance(row, dict) and row.get("name") == part]
     at = named[0] if named else int(part) if part.isdigit() else -1
     if not 0 <= at < len(here):
-        raise UserError(f"--set {item}: there is no {part} among {len(here)}; the first is 0")
+        rows = [*map(str, range(len(here))), *(row["name"] for row in here if isinstance(row, dict) and isinstance(row.get("name"), str))]
+        raise UserError(f"--set {item}: there is no {part}: " + (f"choose one of {', '.join(rows)}" if rows else "the list is empty"))
     return at
 
 
