@@ -1,5 +1,7 @@
 """What is refused before anything starts: the words name key or holder, and the way out."""
 
+from typing import Literal
+
 import pytest
 
 from loadcell.errors import EnvironmentFailure, UserError
@@ -11,8 +13,8 @@ from loadcell.fleet.preflight import (
     refuse_taken_devices,
     refuse_taken_ports,
 )
-from loadcell.fleet.registry import Claims
-from loadcell.fleet.spec import Launch, Replica, ServicePlan
+from loadcell.fleet.registry import Claims, Entry, this_process
+from loadcell.fleet.spec import HostSpec, Launch, Replica, ServicePlan
 from loadcell.testing.fake_host import FakeHost
 
 NONE = {"local": Claims(frozenset(), frozenset())}
@@ -127,6 +129,17 @@ def test_what_another_fleet_has_claimed_and_not_taken_yet() -> None:
         refuse_taken_ports([plan()], {"local": FakeHost()}, claimed, NOBODY)
     with pytest.raises(EnvironmentFailure, match="device 1 on local is taken by another fleet of ours"):
         refuse_taken_devices([plan(devices=(0, 1))], {"local": None}, claimed)
+
+
+@pytest.mark.parametrize(("made_by", "way_out"), [("up", "--skip-fleet.*`loadcell fleet down`"), ("run", "wait for that one's end")])
+def test_a_port_of_a_service_of_ours_says_whose_it_is(made_by: Literal["run", "up"], way_out: str) -> None:
+    server = Entry("m", "replica-1", HostSpec("local"), this_process(), made_by, "first", "folder", "now", port=30005)
+    claimed = {"local": Claims(frozenset({30005}), frozenset(), {}, {30005: server})}
+    host = FakeHost()
+    host.holders[30005] = PortHolder(30005, 7, "engine")
+    said = rf"process 7 \(engine\), in our records replica-1 of first .*{way_out}, or choose another fleet\.port"
+    with pytest.raises(EnvironmentFailure, match=said):
+        refuse_taken_ports([plan()], {"local": host}, claimed, NOBODY)
 
 
 def test_a_device_in_use_names_its_holder() -> None:

@@ -10,7 +10,8 @@ from typing import Final
 from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.fleet.devices import in_use
 from loadcell.fleet.hosts.host import DeviceUse, Host, PortHolder
-from loadcell.fleet.registry import Claims
+from loadcell.fleet.registry import Claims, Entry
+from loadcell.fleet.registry import holder as whose
 from loadcell.fleet.spec import Replica, ServicePlan
 
 _RANGE: Final = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -62,7 +63,8 @@ def refuse_taken_ports(
         if not plan.serves:
             continue
         host = hosts[replica.host]
-        _refuse_taken(host, replica, replica.bind, replica.port, "fleet.port", ours[replica.host])
+        server = claims[replica.host].servers.get(replica.port)
+        _refuse_taken(host, replica, replica.bind, replica.port, "fleet.port", ours[replica.host], server)
         if replica.port in claims[replica.host].ports:  # and nobody listens there yet
             raise EnvironmentFailure(
                 f'port {replica.port} on {replica.host} is taken by another fleet of ours: stop it, or use port = "auto"'
@@ -71,13 +73,21 @@ def refuse_taken_ports(
             _refuse_taken(host, replica, replica.head_address or replica.bind, port, key, ours[replica.host])
 
 
-def _refuse_taken(host: Host, replica: Replica, address: str, port: int, key: str, ours: frozenset[int]) -> None:
+def _refuse_taken(
+    host: Host, replica: Replica, address: str, port: int, key: str, ours: frozenset[int], server: Entry | None = None
+) -> None:
+    """`server`: the service of another fleet of ours that has this port."""
     if host.bindable(address, port):
         return
     holder = host.port_holder(port)
     if holder is not None and holder.pid in ours:
         return
-    raise EnvironmentFailure(f"port {port} on {replica.host}, for {replica.name}, {_taken(host, holder, address, port, key)}")
+    if server is not None and holder is not None and holder.kind == "listener" and holder.pid:
+        end = "load it with --skip-fleet, stop it with `loadcell fleet down`" if server.made_by == "up" else "wait for that one's end"
+        why = f"is taken by process {holder.pid} ({holder.command}), in our records {whose(server)}: {end}, or choose another {key}"
+    else:
+        why = _taken(host, holder, address, port, key)
+    raise EnvironmentFailure(f"port {port} on {replica.host}, for {replica.name}, {why}")
 
 
 def _taken(host: Host, holder: PortHolder | None, address: str, port: int, key: str) -> str:

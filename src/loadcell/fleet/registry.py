@@ -54,11 +54,12 @@ class Entry(Struct, frozen=True):
 
 
 class Claims(Struct, frozen=True):
-    """What services of ours hold on a host or are about to take. `whose`: of each device, in words."""
+    """What services of ours hold on a host or are about to take. `whose`: of each device, in words. `servers`: who has each port."""
 
     ports: frozenset[int]
     devices: frozenset[int]
     whose: dict[int, str] = {}
+    servers: dict[int, Entry] = {}
 
 
 def new_marker(service: str) -> str:
@@ -78,7 +79,8 @@ def owner_lives(owner: Owner) -> bool:
     return (now["started"], now["boot_id"]) == (owner.started, owner.boot_id) and owner.started > 0
 
 
-def _holder(entry: Entry) -> str:
+def holder(entry: Entry) -> str:
+    """Which service of whom it is, in words."""
     process = f"process {entry.group.pid}" if entry.group is not None and entry.group.pid else "about to start"
     return f"{entry.service} of {entry.spec_name} ({process}, by {'loadcell fleet up' if entry.made_by == 'up' else f'loadcell {entry.owner.pid}'})"
 
@@ -133,7 +135,8 @@ class Registry:
         return Claims(
             frozenset(entry.port for entry in held if entry.port is not None),
             frozenset(device for entry in held for device in entry.devices),
-            {device: _holder(entry) for entry in held for device in entry.devices},
+            {device: holder(entry) for entry in held for device in entry.devices},
+            {entry.port: entry for entry in held if entry.port is not None},
         )
 
     def sweep(self, gone: Callable[[Entry], bool]) -> tuple[str, ...]:

@@ -91,6 +91,8 @@ class Staging:
             notes += images.refuse_missing_mounts(path, contained, hosts)
         self._seen = dict(zip(hosts, together([self._looker(name) for name in hosts], "survey"), strict=True))
         found = {name: self._found(name, seen) for name, seen in self._seen.items()}
+        if any(host.ssh is None and host.docker is None for host in hosts_of(self.spec)):
+            _cpus(self.spec)
         plans = plan_services(self.spec, found, _text_of(self.spec.config_file))
         preflight.refuse_missing_program([plan for plan in plans if plan.replica.host not in contained], hosts)
         notes += images.unasked_programs(plans, contained)
@@ -259,4 +261,7 @@ def _cpus(spec: FleetSpec) -> tuple[int, ...] | None:
         return None
     if spec.cpus == "apart":
         return tuple(sorted(os.sched_getaffinity(0))[:-1]) or None
+    usable = os.sched_getaffinity(0)
+    if not usable.issuperset(spec.cpus) or not spec.cpus:
+        raise UserError(f"fleet.cpus = {list(spec.cpus)}: this process may use the CPUs {sorted(usable)}: choose of these")
     return spec.cpus
