@@ -1,6 +1,7 @@
 """`loadcell init` and `loadcell check`, as a person types them."""
 
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
 
 import pytest
 
@@ -61,6 +62,28 @@ def test_check_refuses_what_a_start_would_refuse(tmp_path: Path, capsys: pytest.
     assert "/no/such/model" in said.err
     assert "Cells, in this order" in said.out
     assert "vllm serve /no/such/model" in said.out
+
+
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        pytest.param(
+            "bench.concurrency=1000000000",
+            "in scenario c1000000000: --concurrency 1000000000 needs",
+            marks=pytest.mark.skipif(getrlimit(RLIMIT_NOFILE)[1] > 10**9, reason="this machine may open so many"),
+        ),
+        ("fleet.cpus=[0, 9999]", "fleet.cpus = [0, 9999]: this process may use the CPUs"),
+    ],
+)
+def test_check_refuses_what_this_machine_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str], sets: str, says: str) -> None:
+    words = [written(tmp_path), "--env-file", "config.env", "--set", sets]
+    assert main(["check", *words]) == 2
+    assert says in capsys.readouterr().err
+    assert main(["run", *words]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "starting" not in said
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
 
 
 def test_a_plan_with_free_ports_is_shown_where_no_machine_told_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

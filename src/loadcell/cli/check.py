@@ -30,7 +30,8 @@ def check(
     """
     from loadcell.errors import LoadcellError
     from loadcell.experiment import matrix
-    from loadcell.experiment.check import report
+    from loadcell.experiment.cell_run import refuse_too_large
+    from loadcell.experiment.check import report, scenario_of
     from loadcell.experiment.read import read_experiment
 
     spec = read_experiment(spec_file, sets=sets or (), env_file=env_file, environment=os.environ, note=_say)
@@ -45,6 +46,8 @@ def check(
     print("\n".join(report(spec, cells, plans)))
     if refusal is not None:
         raise refusal
+    if not skipped:
+        refuse_too_large((cell.scenario, scenario_of(spec, cell)) for cell in cells)
 
 
 def _say(text: str) -> None:

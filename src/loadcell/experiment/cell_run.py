@@ -2,7 +2,7 @@
 
 import contextlib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from signal import Signals
 from typing import Final
@@ -10,13 +10,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadcell.errors import EnvironmentFailure, LoadcellError
+from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
 from loadcell.experiment.matrix import Cell
 from loadcell.experiment.measure import Measured, measure
 from loadcell.experiment.services import Now, Services, on_last_cpu
 from loadcell.experiment.state import EndState
 from loadcell.flags.resolve import scenario_from_flags, with_api_key
 from loadcell.fleet.monitor import FleetEvent
+from loadcell.load.prepare import refuse_too_many_connections
 from loadcell.load.runner import Run, Watcher
 from loadcell.metrics.facts import RunFacts
 from loadcell.metrics.summary import Summary
@@ -45,6 +46,15 @@ def scenario_of(cell: Cell, now: Now, model: str | None, environment: Mapping[st
     if now.devices and "devices" not in flags:
         flags["devices"] = now.devices
     return with_api_key(scenario_from_flags(flags)[0], environment)
+
+
+def refuse_too_large(scenarios: Iterable[tuple[str, Scenario]]) -> None:
+    """Cells by name. UserError for one whose connections this machine cannot have open at once."""
+    for name, scenario in scenarios:
+        try:
+            refuse_too_many_connections(scenario)
+        except UserError as wrong:
+            raise UserError(f"in scenario {name}: {wrong}") from None
 
 
 def run_cell(

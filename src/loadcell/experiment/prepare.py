@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
 from loadcell.experiment import matrix
-from loadcell.experiment.cell_run import scenario_of
+from loadcell.experiment.cell_run import refuse_too_large, scenario_of
 from loadcell.experiment.folder import COPY, SPEC, STATE, RunFolder
 from loadcell.experiment.matrix import Cell
 from loadcell.experiment.new_folder import new_folder, take_back
@@ -139,6 +139,7 @@ def _prepared(
     spec = _with_seed(spec, asked, history.opened)
     every = matrix.matrix(spec)
     cells = _asked_cells(every, asked, history.opened)
+    refuse_too_large((cell.scenario, scenario_of(cell, _SOMEWHERE, None, environment)) for cell in cells)
     hider = Hider.of(msgspec.to_builtins(spec))
     services = _services(spec, cells, asked, folder.path, environment, registry, watcher, hider)
     _refuse_silent(services, [cell for cell in cells if history.finished(cell.name, cell.hash) is None], environment)

@@ -44,7 +44,8 @@ def read(given: Mapping[str, Any]) -> Values:
     """Null means "not given". UserError for a name that is none, a value that does not fit, and two names of one thing that disagree."""
     said: dict[str, Any] = {}
     spelled: dict[str, str] = {}
-    dataset = given.get("dataset_name") or FLAGS["dataset_name"].default
+    named = given.get("dataset_name")
+    dataset = FLAGS["dataset_name"].parse(named) if named else FLAGS["dataset_name"].default
     for name, value in given.items():
         if value is None or name in ALREADY_SO:
             continue

@@ -209,10 +209,16 @@ def descriptors_needed(schedule: ScheduleSpec) -> int | None:
 
 
 def _raise_descriptor_limit(scenario: Scenario) -> None:
-    """Soft limit to the hard one; refuse what cannot fit rather than count a mass of EMFILE as the server's failures."""
+    """Soft limit to the hard one, which has to be enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard or soft == resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    refuse_too_many_connections(scenario)
+
+
+def refuse_too_many_connections(scenario: Scenario) -> None:
+    """Refuse what cannot fit rather than count a mass of EMFILE as the server's failures."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     connections = descriptors_needed(scenario.schedule)
     if connections is None or hard == resource.RLIM_INFINITY:
         return
