@@ -86,7 +86,8 @@ def test_up_status_logs_down(user: User) -> None:
     assert down.returncode == 0
     assert down.stdout.count("stopped (process") == 2
     assert not any(map(alive, running))
-    assert "no services" in user.fleet("status", "fleet.toml").stdout
+    gone = user.fleet("status", "fleet.toml")
+    assert (gone.returncode, "no services" in gone.stdout) == (1, True)
 
 
 def test_status_tells_who_has_died_and_down_forgets_it(user: User) -> None:

@@ -26,6 +26,8 @@ from loadcell.cli.main import VERBS, main
         ("bench --concurrency 0", ("--concurrency 0",)),
         ("bench --base-url http://a --host b", ("--base-url with --host",)),
         ("bench stray", ("stray",)),
+        ("fleet upp SPEC", ("'upp' is not one of 'up', 'status', 'logs', 'down'",)),
+        ("fleet logs SPEC --lines x", ("--lines", "expected a whole number")),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_2(words: str, parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

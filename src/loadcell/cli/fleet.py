@@ -48,7 +48,7 @@ def fleet(
         return _up(spec, title, folder, registry, entries, spec_file)
     if not entries:
         print(f"no services of {spec_file} are recorded")
-        return 0
+        return 1 if action == "status" else 0
     return _status(spec, entries) if action == "status" else _down(spec, registry, entries)
 
 

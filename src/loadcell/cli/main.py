@@ -27,6 +27,11 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "simulate": ("loadcell.cli.simulate", "Serve a simulated engine where no accelerator is."),
 }
 
+_TYPER_SAYS: Final = (
+    ("Value error, ", ""),
+    ("Input should be a valid integer, unable to parse string as an integer", "expected a whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "expected a number"),
+)
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -109,7 +114,10 @@ def _usage_text(error: Any, command: Any) -> str:
     name = getattr(error, "option_name", None)
     if isinstance(name, str) and type(error).__name__ == "NoSuchOption":
         return _unknown_option(name, command)
-    return " ".join(str(error.format_message()).split())
+    text = " ".join(str(error.format_message()).split())
+    for theirs, ours in _TYPER_SAYS:
+        text = text.replace(theirs, ours)
+    return text
 
 
 def _unknown_option(name: str, command: Any) -> str:
