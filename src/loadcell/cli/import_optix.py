@@ -26,7 +26,8 @@ def import_optix(
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Where the study goes; - is standard output.")] = "-",
     load_breakpoint: Annotated[
-        bool, typer.Option("--load-breakpoint", "--load_breakpoint", "-lb", help="Name optix's newest history as trials that are known already.")
+        bool,
+        typer.Option("--load-breakpoint", "--load_breakpoint", "-lb", help="Name optix's newest history as trials that are known already."),
     ] = False,
 ) -> None:
     """Write a configuration of optix as the file of a study: `loadcell tune` runs it.
