@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import bdtr
 
 from loadcell.metrics.stats import NS_PER_MS, Distribution, GapPool, SplitPool, interval_ranks, needs_more, stats_of
 
@@ -69,6 +70,15 @@ def test_known_interval_ranks() -> None:
     assert interval_ranks(6, 50) == (1, 6)
     assert interval_ranks(5, 50) is None
     assert interval_ranks(100, 99) is None
+
+
+@pytest.mark.parametrize("percent", [1, 25, 50, 90, 99, 99.9])
+def test_interval_ranks_are_those_of_the_binomial_distribution(percent: float) -> None:
+    tail, share = 0.025, percent / 100
+    for n in (1, 2, 7, 100, 999, 12_345, 1_000_000):
+        cumulative = bdtr(np.arange(n + 1, dtype=np.float64), n, share)
+        low, high = int(np.searchsorted(cumulative, tail, side="right")), int(np.searchsorted(cumulative, 1 - tail)) + 1
+        assert interval_ranks(n, percent) == ((low, high) if low >= 1 and high <= n else None)
 
 
 @pytest.mark.parametrize(("percent", "n"), [(50, 40), (90, 200), (99, 1000)])
