@@ -7,9 +7,11 @@ RAY ?= ==2.60.0
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST_ARGS ?=
+ALONE := not real and not hosts and not faults
+QUICK := not slow and $(ALONE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-faults test-hosts test-real check format docs lock bench-perf clean
+.PHONY: help setup demo test test-slow test-faults test-hosts test-real check format docs lock bench-perf clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -27,8 +29,11 @@ $(READY): pyproject.toml setup.py requirements-dev.lock src/loadcell/client/_dra
 demo: $(READY) ## an experiment: four simulated replicas, fifteen scenarios, in under three minutes
 	@$(BIN)/loadcell run examples/four_replicas_simulated.toml
 
-test: $(READY) ## all tests that need no real engine and no other machine
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+test: $(READY) ## the tests that need no real engine, no other machine and little time
+	$(BIN)/python -m pytest -n 2 -m "$(QUICK)" $(PYTEST_ARGS)
+
+test-slow: $(READY) ## those that take their time: whole runs, trials and studies, statistics over many seeds
+	$(BIN)/python -m pytest -n 2 -m "slow and $(ALONE)" $(PYTEST_ARGS)
 
 test-faults: $(READY) ## tests that kill, stop and starve whole experiments (some minutes)
 	$(BIN)/python -m pytest -n 2 -m faults tests/faults $(PYTEST_ARGS)
