@@ -13,6 +13,8 @@ import pytest
 
 from loadcell.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60
 SPEC = """
 name = "two"

@@ -15,6 +15,8 @@ from tests.tune.optix import test_reported_run as reported
 from loadcell import api
 from loadcell.tune.study_folder import read_record
 
+pytestmark = pytest.mark.slow
+
 STUDY = """
 [study]
 name = "small"

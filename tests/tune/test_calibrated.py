@@ -7,6 +7,8 @@ from loadcell.tune.read import read_study
 from loadcell.tune.spec import space_of
 from loadcell.tune.trial import Trial
 
+pytestmark = pytest.mark.slow
+
 STUDY = """
 [study]
 name = "calibrated"

@@ -18,6 +18,8 @@ from loadcell.tune.spec import Confirm
 from loadcell.tune.stopping import Budget
 from loadcell.tune.study_folder import EVENTS, JOURNAL, StudyFolder, read_record, study_folder
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"sampler": "random", "budget": Budget(trials=9), "confirm": Confirm(candidates=1, min_rounds=3, max_rounds=3)}
 
 

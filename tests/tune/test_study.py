@@ -13,6 +13,8 @@ from loadcell.tune.parameters import Parameter, Place
 from loadcell.tune.spec import Confirm
 from loadcell.tune.stopping import Budget
 
+pytestmark = pytest.mark.slow
+
 
 def kinds(ready):
     return [kind for _, kind, _ in ready.fake.calls]

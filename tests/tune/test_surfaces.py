@@ -12,6 +12,8 @@ import surfaces
 from loadcell.sim.sequence import Sequence
 from loadcell.sim.startup import start_engine
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", sorted(surfaces.SURFACES))
 def test_a_quarter_to_two_fifths_die_of_memory(name: str) -> None:

@@ -15,6 +15,8 @@ from loadcell.clock import MonotonicClock
 from loadcell.testing.replies import Script, chat_stream
 from loadcell.testing.scripted_server import Received, ScriptedServer
 
+pytestmark = pytest.mark.slow
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Serve = Callable[..., ScriptedServer]
 StrictJson = Callable[[str | bytes], Any]

@@ -15,6 +15,8 @@ import pytest
 
 from loadcell.clock import NS_PER_S, MonotonicClock
 
+pytestmark = pytest.mark.slow
+
 ENGINE = Path(__file__).with_name("fake_engine.py")
 BENCH = {"concurrency": 8, "num-prompts": 16, "input-len": 8, "output-len": 8, "tokenizer": "words", "health-check-interval": 0}
 

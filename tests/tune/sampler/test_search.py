@@ -11,6 +11,8 @@ from loadcell.tune.parameters import Configuration, Constraint, Parameter, Place
 from loadcell.tune.sampler.search import Observation, Search, observed
 from loadcell.tune.space import Space
 
+pytestmark = pytest.mark.slow
+
 AT = Place(flag="--x")
 SPACE = Space(
     (
