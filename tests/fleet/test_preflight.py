@@ -51,8 +51,8 @@ def test_a_program_is_looked_for_by_path_or_by_name() -> None:
 
 def test_a_relative_program_is_looked_for_where_it_will_run() -> None:
     host = FakeHost()
-    host.paths.add("/work/bin/engine")
-    refuse_missing_program([plan("bin/engine", cwd="/work")], {"local": host})
+    host.paths.add("/srv/bin/engine")
+    refuse_missing_program([plan("bin/engine", cwd="/srv")], {"local": host})
 
 
 def test_what_comes_before_the_start_is_looked_for_too() -> None:

@@ -78,7 +78,7 @@ def main(words: list[str]) -> None:
         state = {"Running": it["code"] is None, "Paused": it["paused"], "ExitCode": it["code"] or 0, "OOMKilled": it["oom"], "Status": "x"}
         print(json.dumps([{"Id": words[-1], "State": state, "Config": {"Labels": it["labels"]}}]))
     elif verb == "top":
-        sys.exit(subprocess.run(["ps", "-o", "pid,ppid,stat,args", "-s", str(load(words[0])["pid"])], check=False).returncode)
+        sys.exit(subprocess.run(["ps", "-ww", "-o", "pid,ppid,stat,args", "-s", str(load(words[0])["pid"])], check=False).returncode)
     elif verb == "kill":
         if load(words[2])["paused"]:
             sys.exit("Container is paused. Unpause the container before stopping or killing")
