@@ -23,7 +23,11 @@ def load(number: str) -> dict:
 
 
 def save(number: str, **changes: object) -> None:
-    record(number).write_text(json.dumps({**(json.loads(record(number).read_text()) if record(number).exists() else {}), **changes}))
+    """Whole or not at all: others read it meanwhile, and a follower that reads half of it would be gone, or never see the end."""
+    whole = json.dumps({**(json.loads(record(number).read_text()) if record(number).exists() else {}), **changes})
+    half = record(number).with_suffix(f".{os.getpid()}")
+    half.write_text(whole)
+    half.replace(record(number))
 
 
 def run(words: list[str]) -> None:
