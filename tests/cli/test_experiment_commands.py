@@ -55,6 +55,15 @@ def test_check_shows_the_lines_that_would_start_the_services(tmp_path: Path, cap
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "state") == ["config.env", "e.toml"]  # nothing is written
 
 
+def test_check_says_which_cpus_the_services_and_the_client_get(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", written(tmp_path), "--env-file", "config.env"]
+    assert main([*words, "--set", "fleet.cpus=apart"]) == 0
+    services = capsys.readouterr().out.partition("Cells")[0]
+    assert '  cpus = "apart": ' in services
+    assert main(words) == 0
+    assert "cpus" not in capsys.readouterr().out.partition("Cells")[0]
+
+
 def test_check_refuses_what_a_start_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = SPEC.replace('"simulated"', '"vllm"').replace('"${M}"', '"/no/such/model"')
     assert main(["check", written(tmp_path, text)]) == 2

@@ -148,3 +148,64 @@ def test_wrong_use_is_told(user: User) -> None:
         assert said.returncode == 2, said.stderr
         assert text in said.stderr
         assert len(said.stderr.strip().splitlines()) == 1
+
+
+LOAD = '[bench]\ntokenizer = "words"\ninput-len = 8\noutput-len = 400\nnum-prompts = 100000\nconcurrency = 2\n'
+
+
+@pytest.mark.slow
+def test_services_of_a_run_are_shown_as_its_own_and_stopped_by_nobody_else_before_it_is_gone(user: User) -> None:
+    (user.folder / "exp.toml").write_text(SPEC + LOAD)
+    words = [sys.executable, "-m", "loadcell", "run", "exp.toml", "--output-dir", "run"]
+    run = subprocess.Popen(words, env=user.environment, cwd=user.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        while not ((user.folder / "run/state.jsonl").exists() and '"began"' in (user.folder / "run/state.jsonl").read_text()):
+            assert run.poll() is None
+            time.sleep(0.05)
+        status = user.fleet("status", "exp.toml")
+        assert status.returncode == 0, status.stdout
+        running = pids(status.stdout)
+        assert len(running) == 2
+        assert status.stdout.count(f"run {run.pid} ") == 2
+        assert f"run {run.pid}: a run of loadcell in {user.folder}/run, under way" in status.stdout
+        logs = user.fleet("logs", "exp.toml", "replica-1")
+        assert logs.stdout.startswith("loadcell simulate: serving")
+
+        down = user.fleet("down", "exp.toml")
+        assert down.returncode == 1
+        assert down.stdout == ""
+        (line,) = down.stderr.splitlines()
+        assert "replica-0, replica-1 of exp.toml: not stopped" in line
+        assert f"`kill {run.pid}`" in line
+        assert all(map(alive, running))
+        assert user.fleet("status", "fleet.toml").stdout.startswith("no services")  # another file's
+    finally:
+        run.kill()
+        run.communicate()
+    assert f"run {run.pid}: a run of loadcell in {user.folder}/run, gone" in user.fleet("status", "exp.toml").stdout
+    down = user.fleet("down", "exp.toml")
+    assert (down.returncode, down.stdout.count("stopped (process")) == (0, 2)
+    assert not any(map(alive, running))
+
+
+@pytest.mark.slow
+def test_down_stops_its_own_beside_those_of_a_run(user: User) -> None:
+    (user.folder / "fleet.toml").write_text(SPEC + LOAD)
+    words = [sys.executable, "-m", "loadcell", "run", "fleet.toml", "--output-dir", "run"]
+    run = subprocess.Popen(words, env=user.environment, cwd=user.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        while not ((user.folder / "run/state.jsonl").exists() and '"began"' in (user.folder / "run/state.jsonl").read_text()):
+            assert run.poll() is None
+            time.sleep(0.05)
+        up = user.fleet("up", "fleet.toml")
+        assert up.returncode == 0, up.stderr
+        status = user.fleet("status", "fleet.toml")
+        assert (status.returncode, len(pids(status.stdout))) == (0, 4)
+        down = user.fleet("down", "fleet.toml")
+        assert down.returncode == 1
+        assert down.stdout.count("stopped (process") == 2
+        assert not any(map(alive, pids(up.stdout)))
+        assert len(pids(user.fleet("status", "fleet.toml").stdout)) == 2
+    finally:
+        run.terminate()
+        run.communicate()

@@ -20,8 +20,8 @@ SPEC = """
 name = "two"
 [fleet]
 engine = "simulated"
-model = "m"
 replicas = 2
+cpus = "apart"
 [fleet.args]
 ttft-ms = 5
 itl-ms = 1
@@ -107,6 +107,9 @@ def test_services_are_started_loaded_stopped_and_reported(folder: Path) -> None:
     assert all("-m loadcell simulate" in one["command"] for one in found["fleet"]["services"])
     assert [cell["purity"]["state"] for scenario in found["scenarios"] for cell in scenario["cells"]] == ["pure", "pure"]
     assert run.err.count("service health check: healthy=[") == 2
+    assert 'starting the services; cpus = "apart": ' in run.err
+    assert found["fleet"]["model"] == "tiny"
+    assert "Engine simulated, model tiny." in (folder / "run" / "report.md").read_text()
     assert {path.name for path in (folder / "run" / "logs").iterdir()} >= {"replica-0.log", "replica-1.log"}
     assert {path.name for path in (folder / "run" / "raw_outputs").iterdir()} == {"simulated_short.jsonl", "simulated_long.jsonl"}
     assert "report: run/report.md" in run.err

@@ -94,6 +94,7 @@ class PlayedServices:
         self.calls: list[str] = []
         self.devices: int | None = None
         self.mask: set[int] = set()
+        self.all_gone: Callable[[], bool] = lambda: False
 
     def __enter__(self) -> Self:
         self.calls.append("start")
@@ -116,6 +117,9 @@ class PlayedServices:
         for event in self.events:
             on_event(event)
         self.events = []
+
+    def gone(self) -> bool:
+        return self.all_gone()
 
     def health(self) -> Health:
         return Health(("1",), ())

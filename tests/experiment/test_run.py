@@ -163,6 +163,32 @@ def test_what_happened_to_a_service_makes_the_cell_suspect_and_stands_in_its_own
     assert results.fleet.leftovers == ["port 1 is held"]
 
 
+def test_a_load_that_nobody_is_left_to_answer_ends_at_once_with_what_was_measured_and_the_next_one_goes_on(
+    tmp_path: Path, urls: list[str]
+) -> None:
+    services = PlayedServices(urls)
+    cell = tmp_path / "run" / "cells" / "c1"
+
+    def some_have_ended() -> bool:
+        return "c2" not in told.began and sum(log.read_bytes().count(b"\n") for log in cell.glob("records*.jsonl")) > 3
+
+    services.all_gone = some_have_ended
+    services.events = [FleetEvent("2026-01-01T00:00:00+00:00", "replica-1", "failed", "died", "died: killed by signal 9")]
+    told = Told()
+    rows = '[[scenario]]\nname = "c1"\nconcurrency = 1\nnum-prompts = 1000000\n[[scenario]]\nname = "c2"\nconcurrency = 2\n'
+    with ready(tmp_path, text(urls, rows), told) as found:
+        results = played(found, services).execute()
+    first, second = results.cells
+    assert (first.state, second.state) == ("failed", "done")
+    assert first.cause == "replica-1 died: killed by signal 9; no process of any service is left"
+    assert first.figures is not None
+    assert first.figures.all.ok > 2
+    assert services.calls == ["start", "serving", "revive", "serving", "stop"]
+    report = (tmp_path / "run" / "report.md").read_text()
+    assert "c1: FAILED: replica-1 died: killed by signal 9; no process of any service is left" in report
+    assert "no process of any service is left" in (cell / "report.md").read_text()
+
+
 def test_what_services_leave_behind_is_a_failure_of_the_environment(tmp_path: Path, urls: list[str]) -> None:
     with ready(tmp_path, text(urls, ROWS)) as found:
         results = played(found, PlayedServices(urls)).execute()

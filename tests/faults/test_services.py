@@ -36,6 +36,24 @@ def test_a_replica_that_is_killed_is_told_and_started_again(folder: Path) -> Non
     assert_over(run)
 
 
+def test_when_all_are_killed_the_cell_ends_at_once_and_the_next_one_has_new_ones(folder: Path) -> None:
+    write(folder, FLEET, BENCH + "patience = 600\n", CELLS)
+    run = Experiment(folder)
+    run.until_loading()
+    for pid in run.services().values():
+        os.kill(pid, signal.SIGKILL)
+    code = run.wait()
+    print(run.err, run.out)
+    assert code == 1
+    assert {name: state == "done" for name, state in run.states().items()} == {"before": True, "long": False, "after": True}
+    long = run.cell("long")
+    assert (long.state, long.figures is not None) == ("failed", True)
+    assert (long.cause or "").endswith("no process of any service is left")
+    assert {one.restarts for one in run.results().fleet.services} == {1}
+    assert len(run.cell("after").endpoints) == 2
+    assert_over(run)
+
+
 def test_slow_and_failing_health_while_tokens_flow_restarts_nothing(folder: Path) -> None:
     """From the moment that it is ready its /health fails, and is slow; its tokens are as before."""
     fleet = FLEET + "fault = [['fail_health,after=1'], ['slow_health,delay=3,after=1']]\n"

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
-from loadcell.fleet.fleet import EVENTS_FILE, Fleet, FleetFailure
+from loadcell.fleet.events import EVENTS_FILE
+from loadcell.fleet.fleet import Fleet, FleetFailure
 from loadcell.fleet.inquiry import Question, endpoint_of
 from loadcell.fleet.monitor import FleetEvent
 from loadcell.fleet.registry import Registry

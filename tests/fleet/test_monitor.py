@@ -42,6 +42,15 @@ def test_children_that_outlive_their_leader_do_not_keep_it_alive() -> None:
     assert kinds(look(HEAD, CHILD), look(CHILD, alive=False, code=1)) == [["died"]]
 
 
+def test_it_is_empty_when_the_last_child_has_followed_its_leader() -> None:
+    sighting, _ = observe(Sighting(), look(HEAD, CHILD))
+    seen = []
+    for one in (look(CHILD, alive=False, code=-9), None, look(member(11, "Z"), alive=False, code=-9), None):
+        sighting, _ = observe(sighting, one)
+        seen.append((sighting.ended, sighting.empty))
+    assert seen == [(True, False), (True, False), (True, True), (True, True)]
+
+
 @pytest.mark.parametrize("gone", [look(HEAD), look(HEAD, member(11, "Z"))])
 def test_a_member_that_was_there_from_the_start_is_missed(gone: Look) -> None:
     assert kinds(look(HEAD, CHILD), gone, gone) == [["member_lost"], []]

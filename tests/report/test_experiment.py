@@ -173,6 +173,17 @@ def test_the_fleet_its_events_and_its_commands_are_shown_and_escaped(summary: Su
     assert "member lost | &lt;script&gt; |" in text
     assert "left behind: port 30005 is held" in text
     assert "```sh\nCUDA_VISIBLE_DEVICES=0,1 vllm serve `m`\n```" in text
+    assert "Engine vllm, model a\\|b." in text
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "words"), [("vllm", None, "\nEngine vllm.\n"), (None, "Org/M", "\nmodel Org/M.\n"), (None, None, None)]
+)
+def test_what_is_not_known_of_the_services_is_not_said(summary: Summary, engine: str | None, model: str | None, words: str | None) -> None:
+    fleet = FleetFacts(managed=False, engine=engine, model=model, services=[ServiceFacts("http://h:1", base_url="http://h:1")])
+    text = render(results(measured_cell(BLANK, summary), fleet=fleet))
+    assert "model –" not in text
+    assert words is None or words in text
 
 
 def test_results_fit_the_published_schema_and_are_read_back_the_same(summary: Summary) -> None:

@@ -33,17 +33,19 @@ def check(
     from loadcell.experiment.cell_run import refuse_too_large
     from loadcell.experiment.check import report, scenario_of
     from loadcell.experiment.read import read_experiment
+    from loadcell.fleet.cpus import told
 
     spec = read_experiment(spec_file, sets=sets or (), env_file=env_file, environment=os.environ, note=_say)
     cells = matrix.only(matrix.matrix(spec), only or ())
     skipped = skip_fleet or os.environ.get("SKIP_MANAGE_SERVER") == "1"
-    plans, refusal = None, None
+    plans, refusal, cpus = None, None, None
     if spec.fleet is not None and not skipped:
         try:
             plans = _plans(spec)
         except LoadcellError as error:
             plans, refusal = _unseen(spec), error
-    print("\n".join(report(spec, cells, plans)))
+        cpus = told(spec.fleet, sorted(os.sched_getaffinity(0)))
+    print("\n".join(report(spec, cells, plans, cpus=cpus)))
     if refusal is not None:
         raise refusal
     if not skipped:

@@ -1,10 +1,12 @@
 """An experiment's news -> the terminal: a line per cell as it begins and ends, the services' health as the bench scripts print it, a table at the end."""
 
+import os
 from typing import TYPE_CHECKING, Final, TextIO
 
 from loadcell.cli.watch import TerminalWatcher
 from loadcell.experiment.matrix import Cell
 from loadcell.experiment.run import ExperimentWatcher
+from loadcell.fleet.cpus import told
 from loadcell.fleet.health import Health
 from loadcell.load.runner import Watcher
 from loadcell.report.experiment import CellResult, ExperimentResults
@@ -28,12 +30,14 @@ class ExperimentView(ExperimentWatcher):
         if self._quiet:
             return
         fleet = ready.spec.fleet
-        services = f"{fleet.replicas} × {fleet.engine}" if fleet is not None and ready.run.managed else "services that run already"
+        managed = fleet is not None and ready.run.managed
+        services = f"{fleet.replicas} × {fleet.engine}" if fleet is not None and managed else "services that run already"
+        cpus = told(fleet, sorted(os.sched_getaffinity(0))) if fleet is not None and managed else None
         kept = f", {ready.resumed} of them measured before and kept" if ready.resumed else ""
         cells = f"{len(ready.cells)} cell{'' if len(ready.cells) == 1 else 's'}"
         self._say(f"loadcell: {ready.spec.name}: {cells}{kept}; {services}; folder {ready.folder}")
         if ready.run.managed and ready.resumed < len(ready.cells):
-            self._say("loadcell: starting the services")
+            self._say("loadcell: starting the services" + (f"; {cpus}" if cpus else ""))
 
     def note(self, text: str) -> None:
         if self._load is not None:

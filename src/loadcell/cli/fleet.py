@@ -33,23 +33,23 @@ def fleet(
     """Start, look at, read and stop the services of a specification, by hand.
 
     `up` returns when every service is ready, and leaves them running; `down` stops exactly those. A load against them is
-    `loadcell bench --base-url ...` or `loadcell run SPEC --skip-fleet`.
+    `loadcell bench --base-url ...` or `loadcell run SPEC --skip-fleet`. `status` and `logs` also show services of a run of SPEC that is under way.
     """
     from loadcell.cli.state import fleet_registry
     from loadcell.fleet.detached import recorded
 
     registry = fleet_registry(os.environ, _note)
     folder = _folder(registry, spec_file)
-    entries = recorded(registry, str(folder))
+    entries = recorded(registry, str(folder), str(spec_file.resolve()))
     if action == "logs":
         return _logs(entries, spec_file, name, lines, follow=follow)
     spec, title = _fleet_of(spec_file, sets or (), env_file)
     if action == "up":
-        return _up(spec, title, folder, registry, entries, spec_file)
+        return _up(spec, title, folder, registry, [entry for entry in entries if entry.made_by == "up"], spec_file)
     if not entries:
         print(f"no services of {spec_file} are recorded")
         return 1 if action == "status" else 0
-    return _status(spec, entries) if action == "status" else _down(spec, registry, entries)
+    return _status(spec, entries) if action == "status" else _down(spec, registry, entries, spec_file)
 
 
 def _note(text: str) -> None:
@@ -82,7 +82,10 @@ def _up(spec: "FleetSpec", title: str, folder: Path, registry: "Registry", entri
     with Fleet(spec, folder, registry, name=title, made_by="up", note=_note) as services:
         services.start()
         _table(
-            [(one.name, one.state, one.base_url or "-", str(one.pid or "-"), _devices(one.devices), one.log) for one in services.status()]
+            [
+                (one.name, one.state, one.base_url or "-", str(one.pid or "-"), _devices(one.devices), "fleet up", one.log)
+                for one in services.status()
+            ]
         )
         urls = " ".join(services.base_urls)
         _note(f"all are ready; load them with: loadcell bench --model {services.model} --base-url {urls}")
@@ -101,27 +104,50 @@ def _status(spec: "FleetSpec", entries: "Sequence[Entry]") -> int:
 
     found = look_at(entries, _health_path(spec))
     _table([_row(one) for one in found])
+    for text in dict.fromkeys(_run_line(entry) for entry in entries if entry.made_by == "run"):
+        print(text)
     return 0 if all(one.state == "ready" or (one.state == "running" and one.entry.base_url is None) for one in found) else 1
 
 
 def _row(one: "Found") -> tuple[str, ...]:
-    state = f"{one.state} ({one.detail})" if one.detail else one.state
-    return one.entry.service, state, one.entry.base_url or "-", str(one.pid or "-"), _devices(one.entry.devices), one.entry.log
+    from loadcell.fleet.detached import owner_word
+
+    state, entry = f"{one.state} ({one.detail})" if one.detail else one.state, one.entry
+    return entry.service, state, entry.base_url or "-", str(one.pid or "-"), _devices(entry.devices), owner_word(entry), entry.log
+
+
+def _run_line(entry: "Entry") -> str:
+    """Which run it is that services are of, and who stops them."""
+    from loadcell.fleet.detached import owner_word, under_way
+
+    what = "under way, and stops its services itself" if under_way(entry) else "gone: `loadcell fleet down`, or the next start, stops these"
+    return f"{owner_word(entry)}: a run of loadcell in {entry.folder}, {what}"
 
 
 def _devices(devices: Sequence[int]) -> str:
     return ",".join(map(str, devices)) or "-"
 
 
-def _down(spec: "FleetSpec", registry: "Registry", entries: "Sequence[Entry]") -> int:
+def _down(spec: "FleetSpec", registry: "Registry", entries: "Sequence[Entry]", spec_file: Path) -> int:
     from loadcell.clock import MonotonicClock
-    from loadcell.fleet.detached import down
+    from loadcell.errors import EnvironmentFailure
+    from loadcell.fleet.detached import down, under_way
     from loadcell.fleet.spec import seconds
 
-    for text in down(registry, entries, MonotonicClock(), seconds(spec.stop_timeout, "fleet.stop_timeout")):
+    theirs = [entry for entry in entries if under_way(entry)]
+    mine = [entry for entry in entries if entry not in theirs]
+    for text in down(registry, mine, MonotonicClock(), seconds(spec.stop_timeout, "fleet.stop_timeout")):
         print(text)
+    if theirs:
+        names = ", ".join(entry.service for entry in theirs)
+        pids = " ".join(dict.fromkeys(str(entry.owner.pid) for entry in theirs))
+        folders = ", ".join(dict.fromkeys(entry.folder for entry in theirs))
+        raise EnvironmentFailure(
+            f"{names} of {spec_file}: not stopped: a run of loadcell is under way with them (process {pids}, folder {folders}): "
+            f"end it, with Ctrl-C or `kill {pids}`, and it stops them itself"
+        )
     left = {entry.marker for entry in registry.entries()}
-    return 1 if any(entry.marker in left for entry in entries) else 0
+    return 1 if any(entry.marker in left for entry in mine) else 0
 
 
 def _logs(entries: "Sequence[Entry]", spec_file: Path, name: str | None, lines: int, *, follow: bool) -> int:
@@ -144,7 +170,7 @@ def _logs(entries: "Sequence[Entry]", spec_file: Path, name: str | None, lines: 
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> None:
-    titled = [("service", "state", "base url", "pid", "devices", "log"), *rows]
+    titled = [("service", "state", "base url", "pid", "devices", "started by", "log"), *rows]
     widths = [max(len(row[column]) for row in titled) for column in range(len(titled[0]))]
     for row in titled:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

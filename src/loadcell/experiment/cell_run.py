@@ -19,12 +19,14 @@ from loadcell.flags.resolve import scenario_from_flags, with_api_key
 from loadcell.fleet.monitor import FleetEvent
 from loadcell.load.prepare import refuse_too_many_connections
 from loadcell.load.runner import Run, Watcher
+from loadcell.load.snapshot import Snapshot
 from loadcell.metrics.facts import RunFacts
 from loadcell.metrics.summary import Summary
 from loadcell.scenario import Scenario
 
 _FAILED_STOPS: Final = ("max_failures", "patience", "fatal", "worker_lost")
 _HARMLESS: Final = ("resumed", "host reachable")
+_GONE: Final = "no process of any service is left"
 
 
 class CellEnd(Struct, frozen=True):
@@ -57,6 +59,28 @@ def refuse_too_large(scenarios: Iterable[tuple[str, Scenario]]) -> None:
             raise UserError(f"in scenario {name}: {wrong}") from None
 
 
+class _WhileServed(Watcher):
+    """Tells `inner` everything, and calls the load off when nobody is left to answer it: its patience would find nobody else."""
+
+    def __init__(self, inner: Watcher, services: Services) -> None:
+        self._inner, self._services = inner, services
+
+    def run(self, run: Run) -> None:
+        self._run = run
+        self._inner.run(run)
+
+    def started(self) -> None:
+        self._inner.started()
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._inner.show(snapshot)
+        if self._services.gone():
+            self._run.call_off(_GONE)
+
+
 def run_cell(
     cell: Cell,
     services: Services,
@@ -82,7 +106,7 @@ def run_cell(
         now = services.now()
         if not now.base_urls:
             raise EnvironmentFailure(f"no service is ready: {'; '.join(now.missing) or 'there is none'}")
-        run = Run(scenario_of(cell, now, services.model, environment), folder, run_id, watcher)
+        run = Run(scenario_of(cell, now, services.model, environment), folder, run_id, _WhileServed(watcher, services))
         end = ended(measure(execute, folder, percentiles))
     except LoadcellError as failure:
         end = CellEnd("failed", str(failure))
@@ -101,7 +125,7 @@ def ended(measured: Measured) -> CellEnd:
     summary = measured.summary
     if summary.stop_signal is not None:
         return CellEnd("interrupted", f"{Signals(summary.stop_signal).name} ended it before its time", measured, summary.stop_signal)
-    if summary.stop_reason in _FAILED_STOPS or summary.lost_workers:
+    if summary.stop_reason in _FAILED_STOPS or summary.lost_workers or summary.stop_detail == _GONE:
         return CellEnd("failed", summary.stop_detail or summary.stop_reason, measured)
     if not summary.whole.counts.ok:
         return CellEnd("failed", _why_nothing_was_ok(summary), measured)

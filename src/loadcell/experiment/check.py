@@ -40,7 +40,7 @@ def _seed(spec: ExperimentSpec) -> str:
     return "a new seed each run" if spec.seed is None and spec.fleet is None else f"seed {spec.seed or 0}"
 
 
-def services(spec: ExperimentSpec, plans: Sequence[ServicePlan]) -> Iterator[str]:
+def services(spec: ExperimentSpec, plans: Sequence[ServicePlan], cpus: str | None) -> Iterator[str]:
     """Each service: where, on what, and the line that would start it."""
     anew = ""
     if spec.fleet and spec.fleet.port == "auto":
@@ -48,6 +48,7 @@ def services(spec: ExperimentSpec, plans: Sequence[ServicePlan]) -> Iterator[str
         anew = f"; port = auto: {'free ports are chosen again' if looked else '0 stands for a free port, chosen'} at the start"
     hosts = {host.name: host for host in spec.fleet.host} if spec.fleet else {}
     yield f"Services ({spec.fleet.engine if spec.fleet else 'running'}{anew})"
+    yield from [f"  {cpus}"] if cpus else []
     for plan in plans:
         replica = plan.replica
         devices = f"devices {','.join(map(str, replica.devices))}" if replica.devices else "no devices of its own"
@@ -158,16 +159,16 @@ def _plural(count: int, noun: str) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
-def report(spec: ExperimentSpec, cells: Sequence[Cell], plans: Sequence[ServicePlan] | None) -> Iterator[str]:
-    """All of it, without secrets. `plans` null: the services are not looked at."""
+def report(spec: ExperimentSpec, cells: Sequence[Cell], plans: Sequence[ServicePlan] | None, *, cpus: str | None = None) -> Iterator[str]:
+    """All of it, without secrets. `plans` null: the services are not looked at. `cpus`: which ones services and client get, in words."""
     hider = Hider.of(msgspec.to_builtins(spec))
-    yield from map(hider.text, _report(spec, cells, plans))
+    yield from map(hider.text, _report(spec, cells, plans, cpus))
 
 
-def _report(spec: ExperimentSpec, cells: Sequence[Cell], plans: Sequence[ServicePlan] | None) -> Iterator[str]:
+def _report(spec: ExperimentSpec, cells: Sequence[Cell], plans: Sequence[ServicePlan] | None, cpus: str | None) -> Iterator[str]:
     yield title(spec, cells)
     if plans is not None:
-        yield from ("", *services(spec, plans))
+        yield from ("", *services(spec, plans, cpus))
     elif spec.target is not None:
         yield from ("", "Services (running)", *(f"  {url}" for url in spec.target.base_url))
     if cells:

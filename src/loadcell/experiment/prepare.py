@@ -231,7 +231,9 @@ def _services(
     if spec.fleet is not None and not asked.skip_fleet:
         from loadcell.fleet.fleet import Fleet  # engines and hosts, which a run on running services has no use for
 
-        fleet = Fleet(spec.fleet, folder, registry, name=spec.name, note=watcher.note, headers=headers)
+        fleet = Fleet(
+            spec.fleet, folder, registry, name=spec.name, note=watcher.note, headers=headers, source=asked.spec and asked.spec.resolve()
+        )
         try:
             fleet.check()
         except BaseException:

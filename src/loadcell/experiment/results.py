@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from loadcell.errors import LoadcellError, UserError
 from loadcell.experiment.folder import experiment_folder, in_use, read_history, read_plan
 from loadcell.experiment.state import Attempt, History
+from loadcell.fleet.events import EVENTS_FILE
 from loadcell.fleet.monitor import FleetEvent
 from loadcell.metrics.summary import Summary, VerdictWord
 from loadcell.report.experiment import CellResult, ExperimentResults, FleetEventSeen, FleetFacts, RunState, ScenarioResult
@@ -24,7 +25,7 @@ from loadcell.report.run_folder import open_run
 if TYPE_CHECKING:
     from loadcell.experiment.matrix import Cell
 
-EVENTS_FILE: Final = "fleet_events.jsonl"
+
 _ROUTINE: Final = ("started", "ready", "stopped")
 CUT_OFF: Final = "loadcell itself was ended in the middle of it (killed, or the machine went down)"
 

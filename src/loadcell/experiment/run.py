@@ -133,7 +133,7 @@ class ExperimentRun:
         try:
             with self._services:
                 self._may_leave = False
-                self._fleet = replace(self._fleet, services=self._services.facts())
+                self._fleet = replace(self._fleet, services=self._services.facts(), model=self._services.model)
                 self._write("running")
                 try:
                     self._matrix()
@@ -191,7 +191,8 @@ class ExperimentRun:
         )
         self._folder.append(ended)
         self._cells[cell.name] = self._result(cell.name, Attempt(began, ended))
-        self._fleet = replace(self._fleet, services=self._services.facts())
+        told = end.measured.facts.run.model if end.measured is not None else None
+        self._fleet = replace(self._fleet, services=self._services.facts(), model=self._fleet.model or told)
         self._write("running")
         self._watcher.cell_ended(self._cells[cell.name])
         if health is not None:

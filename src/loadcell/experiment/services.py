@@ -58,6 +58,9 @@ class Services(Protocol):
     def serving(self, on_event: OnEvent) -> AbstractContextManager[None]:
         """Around a load."""
 
+    def gone(self) -> bool:
+        """Whether it is known, without asking any, that none is left to answer this load."""
+
     def health(self) -> Health:
         """One light GET each."""
 
@@ -86,6 +89,7 @@ class OwnFleet:
         except BaseException:
             self._fleet.release()
             raise
+        self.model = self._fleet.model or None  # where the specification names none, they have told by now
         return self
 
     def __exit__(self, *why: object) -> None:
@@ -123,6 +127,9 @@ class OwnFleet:
 
     def serving(self, on_event: OnEvent) -> AbstractContextManager[None]:
         return self._fleet.serving(on_event)
+
+    def gone(self) -> bool:
+        return self._fleet.gone
 
     def health(self) -> Health:
         return self._fleet.health()
@@ -167,6 +174,9 @@ class RunningServices:
 
     def serving(self, on_event: OnEvent) -> AbstractContextManager[None]:  # noqa: ARG002 - their processes are not ours to look at
         return nullcontext()
+
+    def gone(self) -> bool:
+        return False
 
     def health(self) -> Health:
         names = _names(self._urls)

@@ -1,21 +1,23 @@
-"""Services that `loadcell fleet up` left running: found again by their records alone, looked at, read, stopped.
+"""Services that another loadcell started, by `fleet up` or for a run: found again by their records alone, looked at, read, stopped.
 
 Nothing here goes by a name or a port: what is not recorded is not touched, and a recorded pid that is somebody else's by now neither.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 from msgspec import Struct
 
 from loadcell.clock import NS_PER_S, Clock
 from loadcell.errors import EnvironmentFailure
+from loadcell.fleet.events import last_event
 from loadcell.fleet.hosts import open_host
 from loadcell.fleet.hosts.host import Group, Host, HostUnreachable
 from loadcell.fleet.inquiry import Question, light_get
 from loadcell.fleet.monitor import exit_text, has_ended, living
 from loadcell.fleet.orphans import group_of, stop_recorded
-from loadcell.fleet.registry import Entry, Registry
+from loadcell.fleet.registry import Entry, Registry, owner_lives
 from loadcell.fleet.together import together
 
 _FOLLOW_NS: Final = NS_PER_S // 4
@@ -24,7 +26,10 @@ _BYTES_PER_LINE: Final = 1 << 10
 
 
 class Found(Struct, frozen=True):
-    """One recorded service as it is now. `state`: `ready` answers the light GET, `running` does not (yet, or serves nothing)."""
+    """One recorded service as it is now. `state`: `ready` answers the light GET, `running` does not (yet, or serves nothing).
+
+    One of a run that is under way is not asked: it is ready when that run has said so.
+    """
 
     entry: Entry
     state: Literal["ready", "running", "ended", "host unreachable"]
@@ -32,9 +37,20 @@ class Found(Struct, frozen=True):
     pid: int | None
 
 
-def recorded(registry: Registry, folder: str) -> tuple[Entry, ...]:
-    """What `up` made for the specification that has this folder."""
-    return tuple(entry for entry in registry.entries() if entry.made_by == "up" and entry.folder == folder)
+def recorded(registry: Registry, folder: str, source: str) -> tuple[Entry, ...]:
+    """Of the specification in the file `source`: what `up` made, which has this folder, then what its runs made."""
+    entries = registry.entries()
+    up = [entry for entry in entries if entry.made_by == "up" and entry.folder == folder]
+    return (*up, *(entry for entry in entries if entry.made_by == "run" and entry.source == source))
+
+
+def under_way(entry: Entry) -> bool:
+    """Whether a run that is there owns it, and will stop it."""
+    return entry.made_by == "run" and owner_lives(entry.owner)
+
+
+def owner_word(entry: Entry) -> str:
+    return "fleet up" if entry.made_by == "up" else f"run {entry.owner.pid}"
 
 
 def look_at(entries: Sequence[Entry], health_path: str | None) -> list[Found]:
@@ -59,6 +75,10 @@ def _look(entry: Entry, health_path: str | None) -> Found:
     if has_ended(look):
         rest = len(living(look))
         return Found(entry, "ended", exit_text(look.exit_code) + (f"; {rest} processes of it remain" if rest else ""), None)
+    if under_way(entry):
+        last = last_event(Path(entry.folder), entry.service)
+        state = last.state if last is not None else "starting"
+        return Found(entry, "ready" if state == "ready" else "running", "" if state == "ready" else state, group.pid or None)
     url = entry.base_url
     wrong = "serves no requests itself" if url is None else light_get(Question(url, "chat", health_path, None, 0.0))
     return Found(entry, "running" if wrong else "ready", wrong or "", group.pid or None)

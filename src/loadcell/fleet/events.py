@@ -3,12 +3,15 @@
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from loadcell.clock import NS_PER_S, anchor
 from loadcell.fleet.monitor import FleetEvent
 from loadcell.fleet.service import Service
+
+EVENTS_FILE: Final = "fleet_events.jsonl"
 
 
 class EventLog:
@@ -28,6 +31,22 @@ class EventLog:
             except OSError:
                 return said
         return said
+
+
+def last_event(folder: Path, service: str) -> FleetEvent | None:
+    """The newest one of that service in a run's folder; null where none can be read."""
+    try:
+        lines = (folder / EVENTS_FILE).read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            event = msgspec.json.decode(line, type=FleetEvent)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if event.service == service:
+            return event
+    return None
 
 
 def now_text() -> str:

@@ -14,7 +14,7 @@ from typing import Final, Literal, Self, TypeVar
 
 from loadcell.clock import Clock, MonotonicClock
 from loadcell.errors import EnvironmentFailure
-from loadcell.fleet.events import EventLog
+from loadcell.fleet.events import EVENTS_FILE, EventLog
 from loadcell.fleet.health import Health, health_of
 from loadcell.fleet.hosts.host import Group, Host
 from loadcell.fleet.interrupts import Flag, deferring, leaving
@@ -32,7 +32,6 @@ from loadcell.fleet.terms import served_name
 from loadcell.fleet.together import Calls, together
 from loadcell.fleet.watching import Watching
 
-EVENTS_FILE: Final = "fleet_events.jsonl"
 _PORT_ATTEMPTS: Final = 3
 Result = TypeVar("Result")
 
@@ -51,7 +50,7 @@ class FleetFailure(EnvironmentFailure):
 class Fleet:
     """One fleet from check to stop. `folder`: of the run; logs and events go there. `note` is told what a person should know.
 
-    `headers` are sent with readiness's questions. Use it in a `with` block: leaving stops the services, unless they were made by `up`.
+    `headers` are sent with readiness's questions. `source`: the specification's file, by which `loadcell fleet` finds the services. Use it in a `with` block: leaving stops the services, unless they were made by `up`.
     """
 
     def __init__(
@@ -66,12 +65,14 @@ class Fleet:
         clock: Clock | None = None,
         headers: Sequence[tuple[str, str]] = (),
         open_host: Callable[[HostSpec], Host] | None = None,
+        source: Path | None = None,
     ) -> None:
         self.spec, self.folder, self.name = spec, folder, name
         self._registry, self._made_by, self._note = registry, made_by, note
         self._clock = clock or MonotonicClock()
-        self._staging = Staging(spec, folder, registry, name, made_by, tuple(headers), self._clock, open_host)
+        self._staging = Staging(spec, folder, registry, name, made_by, tuple(headers), self._clock, open_host, str(source or ""))
         self._services: list[Service] = []
+        self._loaded: tuple[Service, ...] = ()
         self._events = EventLog(folder / EVENTS_FILE)
         self._hurry = Flag()
         self._told: set[str] = set()
@@ -188,6 +189,7 @@ class Fleet:
     def serving(self, on_event: Callable[[FleetEvent], None] = lambda _: None) -> Iterator[None]:
         """Around a load: process states are looked at once a second, and nothing else is. `on_event` is called from other threads, by one at a time."""
         watched = [service for service in self._services if service.state == "ready"]
+        self._loaded = tuple(service for service in self._serving() if service in watched)
         for service in watched:
             service.move("load_began")
 
@@ -203,6 +205,11 @@ class Fleet:
             for service in watched:
                 if service.state == "serving":
                     service.move("load_ended")
+
+    @property
+    def gone(self) -> bool:
+        """Whether of those that the last load was given no process is left. Not so where one hangs, or only its host is cut off."""
+        return bool(self._loaded) and all(service.empty for service in self._loaded)
 
     # --- between loads
 

@@ -47,11 +47,15 @@ class _Known(Struct, frozen=True):
 
 
 class Sighting(Struct, frozen=True):
-    """What is known of one service from the looks so far. `members`: (pid, start time) -> for how many looks, and its command."""
+    """What is known of one service from the looks so far. `members`: (pid, start time) -> for how many looks, and its command.
+
+    `ended`: its main process is gone; `empty`: no process of it is left.
+    """
 
     members: dict[tuple[int, int], _Known] = {}
     misses: int = 0
     ended: bool = False
+    empty: bool = False
     hung: bool = False
     unreachable: bool = False
 
@@ -82,12 +86,12 @@ def observe(before: Sighting, look: Look | None, *, lasting: bool = False, waite
     `lasting`: all that is seen now is meant to stay (the first look of a load).
     """
     if before.ended:
-        return before, ()
+        return (before if look is None else Sighting(ended=True, empty=not living(look))), ()
     if look is None:
         return _missed(before, UNREACHABLE_LOOKS if waited else 1)
     findings = [Finding("host reachable", "its host answers again")] if before.unreachable else []
     if has_ended(look):
-        return Sighting(ended=True), (*findings, Finding("died", exit_text(look.exit_code)))
+        return Sighting(ended=True, empty=not living(look)), (*findings, Finding("died", exit_text(look.exit_code)))
     here = living(look)
     present = {(member.pid, member.started) for member in here}
     for key, known in before.members.items():

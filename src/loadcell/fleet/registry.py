@@ -35,7 +35,10 @@ class Owner(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """One service of ours. `group` null: its start was intended, and perhaps done. `service`: its name in the fleet; `created`: ISO 8601."""
+    """One service of ours. `group` null: its start was intended, and perhaps done. `service`: its name in the fleet; `created`: ISO 8601.
+
+    `source`: the specification's file, empty where there is none; `folder`: where its run, or `up`, keeps what is known of it.
+    """
 
     marker: str
     service: str
@@ -51,6 +54,7 @@ class Entry(Struct, frozen=True):
     group: Group | None = None
     address: str | None = None
     base_url: str | None = None
+    source: str = ""
 
 
 class Claims(Struct, frozen=True):

@@ -190,6 +190,11 @@ class Service:
         return self._sighting.hung
 
     @property
+    def empty(self) -> bool:
+        """It has ended, and no process of it is left: nobody will answer in its name."""
+        return self._sighting.empty
+
+    @property
     def unreachable(self) -> bool:
         return self._sighting.unreachable
 

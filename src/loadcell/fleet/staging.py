@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from loadcell.clock import NS_PER_S, Clock
 from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.fleet import images, preflight
+from loadcell.fleet.cpus import cpus_of
 from loadcell.fleet.engines import ENGINES
 from loadcell.fleet.events import now_text
 from loadcell.fleet.hosts import open_host as open_real_host
@@ -53,10 +54,11 @@ class Staging:
         headers: tuple[tuple[str, str], ...],
         clock: Clock,
         open_host: Callable[[HostSpec], Host] | None,
+        source: str = "",
     ) -> None:
         self.spec, self.folder = spec, folder.absolute()
         self._registry, self._name, self._made_by = registry, name, made_by
-        self._headers, self._clock = headers, clock
+        self._headers, self._clock, self._source = headers, clock, source
         self._open = open_host or open_real_host
         self._specs = {host.name: host for host in hosts_of(spec)}
         self._hosts: dict[str, Host] = {}
@@ -92,7 +94,7 @@ class Staging:
         self._seen = dict(zip(hosts, together([self._looker(name) for name in hosts], "survey"), strict=True))
         found = {name: self._found(name, seen) for name, seen in self._seen.items()}
         if any(host.ssh is None and host.docker is None for host in hosts_of(self.spec)):
-            _cpus(self.spec)
+            cpus_of(self.spec, sorted(os.sched_getaffinity(0)))
         plans = plan_services(self.spec, found, _text_of(self.spec.config_file))
         preflight.refuse_missing_program([plan for plan in plans if plan.replica.host not in contained], hosts)
         notes += images.unasked_programs(plans, contained)
@@ -197,7 +199,7 @@ class Staging:
 
     def _service(self, plan: ServicePlan) -> Service:
         host = self._specs[plan.replica.host]
-        cpus = _cpus(self.spec) if host.ssh is None and host.docker is None else None
+        cpus = cpus_of(self.spec, sorted(os.sched_getaffinity(0))) if host.ssh is None and host.docker is None else None
         terms = terms_of(self.spec, plan, self._headers, cpus)
         return Service(plan, self._hosts[host.name], terms, self.log_path(plan), new_marker(plan.name), self._clock)
 
@@ -225,6 +227,7 @@ class Staging:
             devices=replica.devices,
             address=replica.address,
             base_url=service.plan.base_url,
+            source=self._source,
         )
 
 
@@ -253,15 +256,3 @@ def _grown_mib(before: DeviceUse, now: DeviceUse) -> float:
     if before.memory_used_mib is None or now.memory_used_mib is None:
         return 0.0
     return now.memory_used_mib - before.memory_used_mib
-
-
-def _cpus(spec: FleetSpec) -> tuple[int, ...] | None:
-    """CPUs of services on this machine. `apart`: all that we may use but the last, which is the client's; a single one is shared."""
-    if spec.cpus == "any":
-        return None
-    if spec.cpus == "apart":
-        return tuple(sorted(os.sched_getaffinity(0))[:-1]) or None
-    usable = os.sched_getaffinity(0)
-    if not usable.issuperset(spec.cpus) or not spec.cpus:
-        raise UserError(f"fleet.cpus = {list(spec.cpus)}: this process may use the CPUs {sorted(usable)}: choose of these")
-    return spec.cpus

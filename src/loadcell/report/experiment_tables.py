@@ -204,7 +204,8 @@ def services(results: ExperimentResults) -> Table:
         for one in results.fleet.services
     ]
     fleet = results.fleet
-    notes = [f"Engine {fleet.engine}, model {one_line(fleet.model or MISSING)}."] if fleet.engine else []
+    known = [f"{word} {one_line(value)}" for word, value in (("Engine", fleet.engine), ("model", fleet.model)) if value]
+    notes = [f"{', '.join(known)}."] if known else []
     return Table("Fleet", header, rows, notes)
 
 
