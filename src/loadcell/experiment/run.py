@@ -27,9 +27,10 @@ from loadcell.experiment.services import Services
 from loadcell.experiment.state import Attempt, Began, Closed, Ended
 from loadcell.fleet.health import Health
 from loadcell.load.runner import Watcher
-from loadcell.load.signals import catching, leave
+from loadcell.load.signals import catching
 from loadcell.report import files
 from loadcell.report.experiment import CellResult, ExperimentResults, FleetFacts, RunState
+from loadcell.signals import handled, leave
 
 LOW_DISK: Final = 64 << 20
 """Bytes that must be free before a cell is begun: its records, and the results of all."""
@@ -264,17 +265,9 @@ class ExperimentRun:
 @contextmanager
 def hang_ups_are_terms() -> Iterator[None]:
     """A terminal that goes away ends the experiment as SIGTERM does; `nohup` is honoured."""
-    try:
-        ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        before = None if ignored else signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    except ValueError:  # not the main thread: Python gives us no signals here
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    with handled(() if ignored else (signal.SIGHUP,), lambda _: os.kill(os.getpid(), signal.SIGTERM)):
         yield
-        return
-    try:
-        yield
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGHUP, before)
 
 
 def _number_of(left: BaseException) -> int:

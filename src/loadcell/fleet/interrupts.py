@@ -5,11 +5,11 @@ Only the main thread gets signals from Python; elsewhere these do nothing.
 """
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Final
+
+from loadcell.signals import handled, leave
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -30,7 +30,7 @@ class Flag:
 @contextmanager
 def leaving() -> Iterator[None]:
     """Each raises KeyboardInterrupt or SystemExit(128 + number) where the block stands."""
-    with _handled(lambda number, _: _leave(number)):
+    with handled(_numbers(), _leave):
         yield
 
 
@@ -39,12 +39,12 @@ def deferring(first: Callable[[], None], further: Callable[[], None]) -> Iterato
     """The first calls `first`, each later one `further`. After the block it is left as by `leaving`, however the block ended."""
     numbers: list[int] = []
 
-    def asked(number: int, _: FrameType | None) -> None:
+    def asked(number: int) -> None:
         numbers.append(number)
         (first if len(numbers) == 1 else further)()
 
     try:
-        with _handled(asked):
+        with handled(_numbers(), asked):
             yield
     finally:
         if numbers:
@@ -52,19 +52,9 @@ def deferring(first: Callable[[], None], further: Callable[[], None]) -> Iterato
 
 
 def _leave(number: int) -> None:
-    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+    raise leave(number)
 
 
-@contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    # One that is ignored stays so: `nohup` means it.
-    numbers = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, signal.SIG_DFL if old is None else old)
+def _numbers() -> list[signal.Signals]:
+    """One that is ignored stays so: `nohup` means it."""
+    return [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]

@@ -21,7 +21,7 @@ from loadcell.load.plan import WorkerPlan
 from loadcell.load.prepare import Load, Target, closed_count, cpus, find_target, make_request, prepare_load
 from loadcell.load.producer import Producer
 from loadcell.load.quiet import QuietScrapes
-from loadcell.load.signals import catching, leave
+from loadcell.load.signals import catching
 from loadcell.load.snapshot import Snapshot
 from loadcell.load.spool import Slots, SpoolWriter, write_offsets
 from loadcell.load.watch import Progress
@@ -31,6 +31,7 @@ from loadcell.recordlog import LogHeader, encode_header
 from loadcell.records import Phase, Request
 from loadcell.scenario import Scenario
 from loadcell.schedule import lasts_its_duration, mode
+from loadcell.signals import leave
 
 
 class Watcher:

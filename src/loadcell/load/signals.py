@@ -1,10 +1,13 @@
 """Ctrl-C and SIGTERM while a load runs: the first ends it gently, the second at once. What that means is the caller's business."""
 
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
+
+from loadcell.signals import handled, leave
+
+__all__ = ["catching", "held_back", "ignored", "leave"]
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -12,15 +15,8 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 @contextmanager
 def catching(on_signal: Callable[[int], None]) -> Iterator[None]:
     """Call `on_signal` with the number of each such signal inside the block. Outside the main thread Python gives us none."""
-    if threading.current_thread() is not threading.main_thread():
+    with handled(_ENDING, on_signal):
         yield
-        return
-    before = {number: signal.signal(number, lambda number, _: on_signal(number)) for number in _ENDING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -38,8 +34,3 @@ def ignored() -> None:
     for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-
-
-def leave(number: int) -> BaseException:
-    """What to raise to leave on a signal before there is anything to end: the exit code is 130 or 143."""
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
