@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.tune.optix import configs
 from tests.tune.optix import test_reported_run as reported
@@ -72,19 +74,45 @@ def run(*words: str | Path) -> tuple[int, str, str]:
     return started.returncode, out, err
 
 
-def wait_for(text: str, folder: Path) -> None:
+def wait_for(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not (folder / "events.jsonl").exists() or text not in (folder / "events.jsonl").read_text():
+    while not holds():
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.02)
+
+
+def told(text: str, folder: Path) -> bool:
+    """Whether the study's record says so."""
+    return (folder / "events.jsonl").exists() and text in (folder / "events.jsonl").read_text()
+
+
+def loading(folder: Path, number: int) -> bool:
+    """Whether requests of that trial's load have ended."""
+    parts = (folder / "trials" / f"{number:04d}").glob("load*/records*.jsonl")
+    return any(part.read_bytes().count(b"\n") > 1 for part in parts)
+
+
+def services() -> list[int]:
+    """Processes that a study of this test has started, by the variable that marks them."""
+    mine = str(Path("state").resolve())
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+        except psutil.Error:
+            continue
+        if "LOADCELL_SERVICE" in environment and environment.get("XDG_STATE_HOME") == mine and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
 
 
 @pytest.mark.slow
 def test_from_a_file_to_an_answer(study: Path):
     code, out, err = run(study, "--output-dir", "s")
     assert code == 0, err
-    assert "better than the default: +" in out
-    assert "max_num_seqs: 1 -> " in out
+    assert out.startswith("BETTER THAN THE DEFAULT: small\n")
+    assert "Gain over the default: +" in out
+    assert "max_num_seqs  1 -> " in out
     assert "trial 0 (default): max_num_seqs=1" in err
     record = read_record(Path("s"))
     assert record.closed is not None
@@ -95,19 +123,20 @@ def test_from_a_file_to_an_answer(study: Path):
 @pytest.mark.slow
 def test_killed_and_resumed_it_measures_what_is_left_and_no_service_stays(study: Path):
     first = begin(study, "--output-dir", "s")
-    wait_for('"tag":"search/1"', Path("s"))
-    time.sleep(1.0)  # into its start or its load
+    wait_for(lambda: loading(Path("s"), 1))
     first.kill()
     first.communicate()
-    before = set(read_record(Path("s")).results)
+    before, in_flight = set(read_record(Path("s")).results), {one.number for one in read_record(Path("s")).in_flight()}
+    assert in_flight == {1}
+    assert services(), "the killed study's service outlives it"
     code, _, err = run("--resume", "s")
     assert code == 0, err
     record = read_record(Path("s"))
     assert before <= set(record.results)
     assert "trial 0 (default)" not in err
     assert len(record.searching()) == 4
-    left = subprocess.run(["pgrep", "-f", f"LOADCELL_SERVICE.*{Path('s').resolve()}"], capture_output=True, text=True, check=False)
-    assert not left.stdout
+    assert in_flight <= {one.number for one in record.results.values()}
+    assert not services()
     assert not list((Path("state") / "loadcell" / "fleet" / "studies").glob("*.json"))
 
 
@@ -115,8 +144,7 @@ def test_killed_and_resumed_it_measures_what_is_left_and_no_service_stays(study:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_says_how_to_go_on(study: Path, number: signal.Signals):
     started = begin(study, "--output-dir", "s")
-    wait_for('"tag":"search/0"', Path("s"))
-    time.sleep(0.7)
+    wait_for(lambda: loading(Path("s"), 0))
     os.kill(started.pid, number)
     _, err = started.communicate(timeout=60)
     assert started.returncode in (128 + number, 128 + signal.SIGTERM)
@@ -129,7 +157,7 @@ def test_a_signal_ends_it_and_says_how_to_go_on(study: Path, number: signal.Sign
 @pytest.mark.slow
 def test_a_second_study_on_the_same_port_is_refused_and_leaves_nothing(study: Path):
     first = begin(study, "--output-dir", "a", "--set", "fleet.port=18437")
-    wait_for('"event":"opened"', Path("a"))
+    wait_for(lambda: told('"event":"opened"', Path("a")))
     code, _, err = run(study, "--output-dir", "b", "--set", "fleet.port=18437")
     assert code == 1
     assert "18437" in err

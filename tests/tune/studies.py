@@ -12,9 +12,11 @@ from loadcell.tune.events import Closed, Opened, Record
 from loadcell.tune.outcome import TrialResult
 from loadcell.tune.parameters import Configuration, Parameter, Place
 from loadcell.tune.sampler import SearchSpec
+from loadcell.tune.setting import Setting, StudyWatcher
 from loadcell.tune.space import Space
+from loadcell.tune.standing import SECOND
 from loadcell.tune.storage import Book, open_book
-from loadcell.tune.study import SECOND, Setting, Study, StudyWatcher
+from loadcell.tune.study import Study
 from loadcell.tune.study_folder import JOURNAL, StudyFolder
 
 SEQS = Parameter("seqs", "int", Place(flag="--max-num-seqs"), low=1, high=1024, log=True, default=64)

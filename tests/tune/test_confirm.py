@@ -154,6 +154,10 @@ def test_a_revert_is_accepted_where_it_costs_nothing_and_refused_where_it_does()
 
     same = sum(revert_holds(measured(0, -0.3, 6), measured(0, -0.3, 2), [LIMIT]) for _ in range(200))
     worse = sum(revert_holds(measured(0, -0.3, 6), measured(-0.12, -0.3, 2), [LIMIT]) for _ in range(200))
+    exact = [Measured(1000 + 0.1 * at, {LIMIT: -0.3}) for at in range(6)]
+    slower = [[Measured(1000 * (1 - loss), {LIMIT: -0.3})] * 2 for loss in (0.003, 0.02)]
+    assert [revert_holds(exact, one, [LIMIT]) for one in slower] == [False, False]
+    assert [revert_holds(exact, one, [LIMIT], tolerance=0.01) for one in slower] == [True, False], "0.3 % matters to nobody"
     beyond = sum(revert_holds(measured(0, -0.3, 6), measured(0, 0.02, 2), [LIMIT]) for _ in range(200))
     assert same > 140
     assert worse < 10

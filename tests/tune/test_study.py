@@ -70,7 +70,7 @@ def test_a_drift_of_the_machine_is_said_and_taken_out(tmp_path):
     ready.run()
     assert any(one.significant for one in ready.record.drifts)
     assert any("drifted" in note for note in ready.told.notes)
-    corrected = ready.study._corrected()
+    corrected = ready.study._measuring.corrected()
     assert corrected[-1].objective == pytest.approx(corrected[0].objective, rel=0.08), "0.97^17 = 0.6 without the correction"
 
 

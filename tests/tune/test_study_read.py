@@ -62,7 +62,7 @@ default = false
 [[parameter]]
 name = "draft"
 kind = "int"
-word = true
+env = "DRAFT"
 low = 1
 high = 5
 when = "spec"
@@ -249,4 +249,4 @@ def test_prior_trials_of_two_histories(tmp_path):
     )
     found = prior_of(read(tmp_path, text), notes.append)
     assert [(one.number, one.configuration["seqs"], one.objective) for one in found] == [(-1, 64, 105 / 2), (-2, 80, 105 / 2)]
-    assert all("1 prior trials; left out: 1 no throughput" in note for note in notes)
+    assert all("1 trial to learn from (1 left out: no throughput" in note for note in notes)

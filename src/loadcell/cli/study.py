@@ -22,17 +22,21 @@ def study(
     action: Annotated[Action, typer.Argument(help="What to do.", show_default=False)],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that `loadcell tune` printed.", show_default=False)],
     kind: Annotated[
-        Format,
+        Format | None,
         typer.Option(
             "--format",
-            help="export: toml, an experiment's file that starts and measures it; sh, systemd, compose, kubernetes; all trials as csv or json; the "
+            help="export: toml (default), an experiment's file that starts and measures it; sh, systemd, compose, kubernetes; all trials as csv or json; the "
             "report as markdown.",
+            show_default=False,
         ),
-    ] = "toml",
+    ] = None,
     trial: Annotated[
         int | None, typer.Option(metavar="N", help="export: the configuration of this trial instead of the best.", show_default=False)
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="export: where it goes; - is standard output.")] = "-",
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="export: where it goes; - (default) is standard output.", show_default=False),
+    ] = None,
 ) -> None:
     """Say what a study found, and write its reports again; or export its best configuration. Starts nothing, and changes no record."""
     from loadcell.errors import UserError
@@ -41,10 +45,11 @@ def study(
     if action == "export":
         _one_thread()
         _, record, reporter, running = report_again(folder)
-        _export(reporter, record, kind, trial, output, running=running)
+        _export(reporter, record, kind or "toml", trial, output or "-", running=running)
         return
-    if trial is not None:
-        raise UserError(f"--trial {trial} belongs to export; show tells of all trials")
+    for flag, value in (("--trial", trial), ("--format", kind), ("--output", output)):
+        if value is not None:
+            raise UserError(f"{flag} {value} belongs to export; show tells of all trials")
     show(folder)
 
 
@@ -83,6 +88,10 @@ def _configuration(record: "Record", trial: int | None) -> "Configuration":
         if found is None:
             raise UserError(f"--trial {trial}: the study has no such trial; loadcell study show names them")
         return found
+    if record.closed is not None and record.closed.announced == "front":
+        raise UserError(
+            "the study found a front, and no single best: choose one of its trials with --trial N; loadcell study show names them"
+        )
     if record.closed is None or record.closed.best is None:
         raise UserError("the study has no answer yet: export one of its trials with --trial N")
     return record.closed.best

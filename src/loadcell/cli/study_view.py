@@ -1,23 +1,25 @@
 """A study's news -> the terminal: a line per trial as it ends; below, where a terminal is, a display of the trial that runs and of the whole study.
 
-Elsewhere than on a terminal there are only lines: as a trial begins, and as it ends.
+Elsewhere than on a terminal there are only lines: as a trial begins, and as it ends, with how the study stands.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
+from loadcell.clock import NS_PER_S, MonotonicClock
 from loadcell.load.runner import Watcher
 from loadcell.load.snapshot import Snapshot
+from loadcell.report import study_terminal
 from loadcell.report.figures import one_line
 from loadcell.report.files import REPORT_NAME
 from loadcell.report.study import StudyResults
-from loadcell.report.study_tables import binding_lines
+from loadcell.report.study_tables import duration, figure, second_text, shown, value_text
 from loadcell.tune.events import Began
 from loadcell.tune.objective import UNITS
 from loadcell.tune.outcome import MEASURED, TrialPhase, TrialResult
 from loadcell.tune.prepare import Prepared, Watching
 from loadcell.tune.reporting import BEST
-from loadcell.tune.standing import Spent, incumbent, seconds_of
+from loadcell.tune.spec import objectives
+from loadcell.tune.standing import SECOND, Spent, front, incumbent, seconds_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,31 +28,45 @@ if TYPE_CHECKING:
     from loadcell.tune.events import Closed
 
 _WIDTH: Final = 160
+_NOTHING: Final = "nothing within the limits yet"
+_PHASES: Final[dict[TrialPhase, str]] = {
+    "plan": "planning",
+    "launch": "starting",
+    "warmup": "warming up",
+    "measure": "measuring",
+    "stop": "stopping",
+    "report": "reporting",
+}
 
 
 class StudyView(Watching):
-    """Progress on `err`, the answer on `out`. `quiet`: only what went wrong."""
+    """Progress on `err`, the answer on `out`. `quiet`: only what went wrong. What the display shows is kept as it changes: another thread draws it."""
 
     def __init__(self, out: TextIO, err: TextIO, *, quiet: bool) -> None:
         self._out, self._err, self._quiet = out, err, quiet
+        self._clock = MonotonicClock()
         self._ready: Prepared | None = None
         self._live: Live | None = None
         self._began: Began | None = None
+        self._began_ns = 0
         self._phase: TrialPhase = "plan"
         self._snapshot: Snapshot | None = None
-        self._unit = ""
+        self._spent = Spent()
+        self._spent_ns = 0
+        self._best = self._done = ""
+        self._in_search = True
         self._said: set[str] = set()
 
     def opening(self, ready: Prepared) -> None:
         """What is about to happen, before the first service starts."""
         spec, space = ready.spec, ready.study.space
-        per = " per device" if spec.objective.per == "device" else ""
-        self._ready, self._unit = ready, UNITS[spec.objective.metric] + per
-        size = space.size()
+        self._ready = ready
+        self._stands(ready.study.spent())
+        size, count = space.size(), len(space.searched)
         many = "more configurations than can be counted" if size is None else f"{size} configurations"
         known = len(ready.record.results)
         self._say(
-            f"loadcell: {spec.study.name}: {len(space.searched)} parameters, {many}; {_budget(ready)}; folder {ready.folder}"
+            f"loadcell: {spec.study.name}: {count} parameter{'' if count == 1 else 's'}, {many}; budget {_budget(ready)}; folder {ready.folder}"
             + (f"; {known} trials are known" if known else "")
         )
         if self._quiet or not self._err.isatty():
@@ -59,6 +75,8 @@ class StudyView(Watching):
         from rich.live import Live
 
         console = Console(file=self._err, highlight=False)
+        if console.is_dumb_terminal:
+            return
         self._live = Live(
             console=console,
             refresh_per_second=2,
@@ -70,11 +88,14 @@ class StudyView(Watching):
         self._live.start()
 
     def stage(self, text: str) -> None:
+        self._in_search = text == "search"
         self._say(f"loadcell: {text}")
 
     def began(self, began: Began) -> None:
-        self._began, self._phase, self._snapshot = began, "plan", None
-        self._say(f"loadcell: trial {began.number} ({began.kind}): {shown(began.configuration)}")
+        self._phase, self._snapshot, self._began_ns = "plan", None, self._clock.now_ns()
+        self._began = began
+        if self._live is None:
+            self._say(f"loadcell: {label(began)}: {self._shown(began)}")
 
     def phase(self, number: int, phase: TrialPhase) -> None:  # noqa: ARG002
         self._phase = phase
@@ -87,24 +108,20 @@ class StudyView(Watching):
         self._snapshot = snapshot
 
     def ended(self, result: TrialResult, spent: Spent) -> None:
-        self._began = None
-        line = f"loadcell: trial {result.number}: {trial_line(result, self._unit)}"
-        if self._ready is not None and result.kind not in ("confirm", "revert"):
-            best = incumbent(self._ready.record.searching())
-            line += f" · best {best.objective:,.4g} (trial {best.number})" if best is not None else " · nothing within the limits yet"
-        self._say(f"{line} · {_left(self._ready, spent)}" if self._ready is not None else line)
+        began, self._began = self._began, None
+        self._stands(spent)
+        told = trial_line(result, self._values(result))
+        if self._live is not None and began is not None:  # the display has the rest
+            self._say(f"{label(began)}: {told}: {self._shown(began)}")
+            return
+        best = f" · {self._best}" if result.kind not in ("confirm", "revert") else ""
+        self._say(f"loadcell: trial {result.number}: {told}{best} · {self._left()} left")
 
     def note(self, text: str) -> None:
         if text in self._said:  # what is true of every trial is said once
             return
         self._said.add(text)
-        if self._live is not None:
-            from rich.text import Text
-
-            self._live.console.print(Text(one_line(f"loadcell: {text}", 400)))
-        else:
-            self._err.write(f"loadcell: {one_line(text, 400)}\n")
-            self._err.flush()
+        self._write(one_line(f"loadcell: {text}", 400))
 
     def stop(self) -> None:
         """Give the terminal back."""
@@ -113,29 +130,24 @@ class StudyView(Watching):
             self._live = None
 
     def answer(self, ready: Prepared, closed: "Closed") -> None:
-        """The end, in a few lines."""
-        default = ready.study.space.default()
-        lines = [f"{_HEADS[closed.announced] if closed.state == 'complete' else closed.state}: {closed.text}"]
-        if closed.best is not None and closed.best != default:
-            changed = {name: value for name, value in closed.best.items() if default.get(name) != value}
-            lines += [f"  {name}: {default.get(name, 'not set')} -> {value}" for name, value in changed.items()]
-        spent = ready.study.spent()
-        lines.append(
-            f"{len(ready.record.results)} trials, {spent.launches} launches in {_time(spent.elapsed_s)}: "
-            f"{_time(spent.launch_s)} starting, {_time(spent.measure_s)} measuring, {_time(spent.lost_s)} lost to trials that failed"
-        )
+        """The end, as `loadcell study show` tells it."""
         reported = ready.study.reported
         if isinstance(reported, StudyResults):
-            lines += binding_lines(reported)
-            lines.append(f"report: {ready.folder / REPORT_NAME}" + (f", {ready.folder / BEST}" if reported.best is not None else ""))
+            study_terminal.show(reported, self._out)
+            self._out.write(f"\nreport: {ready.folder / REPORT_NAME}\n")
+            if reported.best is not None:
+                self._out.write(f"best: {ready.folder / BEST}\n")
         else:
-            lines.append(f"folder: {ready.folder}")
-        self._out.write("\n".join(lines) + "\n")
+            self._out.write(f"{closed.state}: {closed.text}\nfolder: {ready.folder}\n")
         self._out.flush()
 
+    # --- what is shown
+
     def _say(self, line: str) -> None:
-        if self._quiet:
-            return
+        if not self._quiet:
+            self._write(line)
+
+    def _write(self, line: str) -> None:
         if self._live is not None:
             from rich.text import Text
 
@@ -144,24 +156,71 @@ class StudyView(Watching):
         self._err.write(line + "\n")
         self._err.flush()
 
+    def _stands(self, spent: Spent) -> None:
+        """How the study stands, between two trials."""
+        assert self._ready is not None
+        self._spent, self._spent_ns = spent, self._clock.now_ns()
+        searching = self._ready.record.searching()
+        within = sum(one.feasible for one in searching)
+        missed = sum(one.outcome in MEASURED and not one.feasible for one in searching)
+        self._done = f"{within} within the limits, {missed} not, {len(searching) - within - missed} failed"
+        if self._ready.spec.objective.pareto is not None:
+            numbers = [str(one.number) for one in front(searching, lambda one: one.figures.get(SECOND))]
+            self._best = f"front: trial{'' if len(numbers) == 1 else 's'} {', '.join(numbers)}" if numbers else _NOTHING
+            return
+        best = incumbent(searching)
+        self._best = f"best {self._values(best)} (trial {best.number})" if best is not None else _NOTHING
+
+    def _values(self, result: TrialResult) -> str:
+        """`4,210 tokens/s`, and the second objective of a front; empty where nothing was measured."""
+        assert self._ready is not None
+        if result.objective is None:
+            return ""
+        metric, second = objectives(self._ready.spec.objective)
+        text = figure(result.objective, UNITS[metric] + (" per device" if self._ready.spec.objective.per == "device" else ""))
+        value = result.figures.get(SECOND)
+        return text if second is None or not value else f"{text}, {second} {second_text(second, value)}"
+
+    def _shown(self, began: Began) -> str:
+        """Of another than the default what differs from it."""
+        assert self._ready is not None
+        default = self._ready.study.space.default()
+        if began.kind == "default":
+            return shown(began.configuration)
+        changed = {name: began.configuration.get(name) for name in {**default, **began.configuration}}
+        changed = {name: value for name, value in changed.items() if default.get(name) != value}
+        return " ".join(f"{name}={value_text(value)}" for name, value in changed.items()) or "as the default"
+
+    def _left(self) -> str:
+        """Of the budget; trials only while there are any to come."""
+        assert self._ready is not None
+        budget, spent = self._ready.budget, self._spent
+        elapsed_s = spent.elapsed_s + (self._clock.now_ns() - self._spent_ns) / NS_PER_S
+        parts = [
+            *([f"{max(0, budget.trials - spent.trials)} trials"] if budget.trials is not None and self._in_search else []),
+            *([f"{max(0, budget.launches - spent.launches)} launches"] if budget.launches is not None else []),
+            *([duration(max(0.0, budget.wall_s - elapsed_s))] if budget.wall_s is not None else []),
+        ]
+        return ", ".join(parts) or "0 trials"
+
     def _drawing(self) -> "RenderableType":
         from rich.text import Text
 
-        if self._ready is None:
-            return Text("")
-        spent, best = self._ready.study.spent(), incumbent(self._ready.record.searching())
+        began, one, spent = self._began, self._snapshot, self._spent
         text = Text(no_wrap=True, overflow="ellipsis")
-        if self._began is not None:
-            text.append(f"trial {self._began.number} ({self._began.kind}), {self._phase}", style="bold")
-            if self._snapshot is not None and self._phase in ("warmup", "measure"):
-                one = self._snapshot
+        if began is None:
+            text.append("between two trials\n\n", style="bold")
+        else:
+            took = duration((self._clock.now_ns() - self._began_ns) / NS_PER_S)
+            text.append(f"{label(began)}, {_PHASES[self._phase]}, {took}", style="bold")
+            if one is not None and self._phase in ("warmup", "measure"):
                 text.append(f": {one.done}/{one.planned or '?'} requests, {one.in_flight} in flight, {one.tokens_per_s:,.0f} tok/s")
+            text.append(f"\n  {self._shown(began)}\n")
+        text.append(f"{self._best}\ntrials: {self._done}\n")
         text.append(
-            "\nbest: " + (f"{best.objective:,.4g} {self._unit}, trial {best.number}: {shown(best.configuration)}" if best else "none yet")
+            f"time: {duration(spent.launch_s)} starting, {duration(spent.measure_s)} measuring, {duration(spent.lost_s)} lost to failures\n"
         )
-        text.append(
-            f"\ntime: {_time(spent.launch_s)} starting, {_time(spent.measure_s)} measuring, {_time(spent.lost_s)} lost · {_left(self._ready, spent)}"
-        )
+        text.append(f"left: {self._left()}")
         return text
 
 
@@ -176,33 +235,27 @@ class _Load(Watcher):
         self._view.note(text)
 
 
-_HEADS: Final = {
-    "winner": "better than the default",
-    "default_fails": "within the limits",
-    "no_reliable_improvement": "the default stays",
-    "not_confirmed": "the default stays",
-    "front": "front",
-    "none": "no answer",
-}
+def label(began: Began) -> str:
+    """`trial 14 (confirm, round 2: candidate 1)`, `trial 20 (revert of block_size)`."""
+    what, *rest = began.tag.split("/")
+    said: str = began.kind
+    if what in ("confirm", "final"):
+        who = "the default" if rest[1] == "0" else f"candidate {rest[1]}" if what == "confirm" else "what is left"
+        said = f"confirm, round {int(rest[0]) + 1}: {who}"
+    elif what == "revert":
+        said = f"revert of {rest[0]}"
+    return f"trial {began.number} ({said}{', again' if rest[-1:] == ['again'] else ''})"
 
 
-def trial_line(result: TrialResult, unit: str) -> str:
+def trial_line(result: TrialResult, values: str) -> str:
     """`ok, 4,210 tokens/s, 62 s`; of one that failed, why."""
-    words = [result.outcome.replace("_", " ")]
-    if result.objective is not None:
-        words.append(f"{result.objective:,.4g} {unit}".strip())
+    words = [result.outcome.replace("_", " "), *([values] if values else [])]
     missed = [text for text, value in result.violations.items() if value is not None and value > 0]
     if missed:
         words.append("missed " + ", ".join(missed))
     if result.outcome not in MEASURED and result.evidence:
         words.append(one_line(result.evidence, _WIDTH))
-    words.append(_time(seconds_of(result)))
-    return ", ".join(words)
-
-
-def shown(configuration: Mapping[str, Any]) -> str:
-    """`max_num_seqs=128 block_size=16`."""
-    return " ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in configuration.items())
+    return ", ".join([*words, duration(seconds_of(result))])
 
 
 def _budget(ready: Prepared) -> str:
@@ -210,22 +263,6 @@ def _budget(ready: Prepared) -> str:
     parts = [
         *([f"{budget.trials} trials"] if budget.trials is not None else []),
         *([f"{budget.launches} launches"] if budget.launches is not None else []),
-        *([_time(budget.wall_s)] if budget.wall_s is not None else []),
+        *([duration(budget.wall_s)] if budget.wall_s is not None else []),
     ]
-    return "budget " + ", ".join(parts)
-
-
-def _left(ready: Prepared, spent: Spent) -> str:
-    budget = ready.budget
-    parts = [
-        *([f"{max(0, budget.trials - spent.trials)} trials"] if budget.trials is not None else []),
-        *([f"{max(0, budget.launches - spent.launches)} launches"] if budget.launches is not None else []),
-        *([_time(max(0.0, budget.wall_s - spent.elapsed_s))] if budget.wall_s is not None else []),
-    ]
-    return ", ".join(parts) + " left"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return ", ".join(parts)

@@ -8,6 +8,7 @@ from loadcell.report.figures import MISSING, count, one_line, seconds, share
 from loadcell.report.study import CapacityCurve, StudyResults, StudyTrial, Value
 from loadcell.report.tables import Row, Table
 
+RATES: Final = ("throughput", "goodput", "request_rate")
 _EVIDENCE: Final = 300
 _BARS: Final = 20
 OUTCOMES: Final = {
@@ -33,6 +34,10 @@ HEADS: Final = {
     "front": "A FRONT OF TWO OBJECTIVES",
     "none": "NO ANSWER",
 }
+FRONT_NOTE: Final = (
+    "None of them is confirmed: each stands as it was measured once, in the search, so that the best of them are lucky ones, too. "
+    "Measure the one you choose again: loadcell study export --trial N, then loadcell run."
+)
 _STATES: Final = {
     "running": "RUNNING",
     "failed": "FAILED",
@@ -53,6 +58,23 @@ def figure(value: float | None, unit: str = "") -> str:
         return MISSING
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{text} {unit}".rstrip()
+
+
+def duration(value: float | None) -> str:
+    """What a trial, or a study, took: `4.2 s`, `58 s`, `3 min 25 s`, `2 h 5 min`."""
+    if value is None:
+        return MISSING
+    if value < 9.95:
+        return f"{value:.1f} s"
+    whole = round(value)
+    if whole < 120:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 7200 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def second_text(name: str, value: float | None) -> str:
+    """The second objective of a front. A latency was inverted, so that larger is better."""
+    return figure(value) if name in RATES or not value else seconds(1 / value)
 
 
 def value_text(value: Value | None) -> str:
@@ -78,8 +100,8 @@ def budget(results: StudyResults) -> str:
     spent = results.spent
     return " · ".join(
         [
-            f"{len(results.trials)} trials ({spent.trials} of the search), {spent.launches} launches in {seconds(spent.elapsed_s)}",
-            f"{seconds(spent.launch_s)} starting, {seconds(spent.measure_s)} measuring, {seconds(spent.lost_s)} lost to trials that failed",
+            f"{len(results.trials)} trials ({spent.trials} of the search), {spent.launches} launches in {duration(spent.elapsed_s)}",
+            f"{duration(spent.launch_s)} starting, {duration(spent.measure_s)} measuring, {duration(spent.lost_s)} lost to trials that failed",
         ]
     )
 
@@ -217,20 +239,17 @@ def capacity(curve: CapacityCurve) -> Table:
 
 
 def front(results: StudyResults) -> Table:
-    """Second objectives that are latencies are inverted, so that larger is better."""
+    """By the first objective."""
     second = results.objective.second or "second"
-    inverted = second not in ("throughput", "goodput", "request_rate")
     rows: list[Row] = [
-        (
-            str(one.trial),
-            figure(one.objective, results.objective.unit),
-            seconds(1 / one.second) if inverted and one.second else figure(one.second),
-            shown(one.configuration),
-        )
+        (str(one.trial), figure(one.objective, results.objective.unit), second_text(second, one.second), shown(one.configuration))
         for one in results.front
     ]
     return Table(
-        "Front", ("trial", results.objective.metric, second, "configuration"), rows, ["No trial is better than one of these in both."]
+        "Front",
+        ("trial", results.objective.metric, second, "configuration"),
+        rows,
+        ["No trial is better than one of these in both.", FRONT_NOTE],
     )
 
 
@@ -246,7 +265,7 @@ def failures(results: StudyResults) -> Table:
                 ", ".join(map(str, one.trials)),
                 one_line(one.evidence, _EVIDENCE) or MISSING,
                 ", ".join(map(str, one.exit_codes)) or MISSING,
-                seconds(one.lost_s),
+                duration(one.lost_s),
                 ranges or MISSING,
                 one.folder or MISSING,
             )
@@ -267,8 +286,8 @@ def outcomes(results: StudyResults) -> Table:
         (
             OUTCOMES.get(name, name),
             str(len(own)),
-            seconds(sum(one.launch_s for one in own)),
-            seconds(sum(one.measure_s for one in own) or None),
+            duration(sum(one.launch_s for one in own)),
+            duration(sum(one.measure_s for one in own) or None),
         )
         for name, own in counts.items()
     ]
@@ -296,7 +315,7 @@ def trials(results: StudyResults) -> Table:
                 *(share(None if (margin := one.margins.get(text)) is None else math.exp(margin)) for text in limit_names),
                 " ".join(f"{load:g}" for load in one.load.values()) or MISSING,
                 *(value_text(one.configuration.get(name)) if name in one.configuration else MISSING for name in varied),
-                seconds(one.launch_s + one.measure_s + one.stop_s),
+                duration(one.launch_s + one.measure_s + one.stop_s),
             )
         )
     header = (

@@ -7,10 +7,11 @@ from loadcell.experiment.matrix import flag_of
 from loadcell.experiment.spec import Place as FilePlace
 from loadcell.experiment.spec import SpecError
 from loadcell.flags.resolve import scenario_from_flags
-from loadcell.flags.table import ALIASES, FLAGS
+from loadcell.fleet.spec import seconds
 from loadcell.metrics.slo import parse_slo
 from loadcell.tune.parameters import Parameter, Value
-from loadcell.tune.spec import StudySpec, known_of, space_of
+from loadcell.tune.space_checks import check_constants, check_constraints, check_parameters, check_some_legal
+from loadcell.tune.spec import LoadTable, StudySpec, known_of, space_of
 
 _SOMEWHERE: Final = "http://127.0.0.1:1"
 _OBJECTIVES: Final = ("throughput", "goodput", "request_rate")
@@ -19,9 +20,10 @@ _OBJECTIVES: Final = ("throughput", "goodput", "request_rate")
 def checked(spec: StudySpec) -> StudySpec:
     """`spec`, with what its parts say together refused where it makes no sense. SpecError."""
     _check_numbers(spec)
+    check_constants(spec)
     space = space_of(spec)
-    for at, one in enumerate(spec.parameter):
-        _check_place(one, spec, ("parameter", at))
+    check_parameters(spec)
+    check_constraints(spec, space)
     for at, known in enumerate(spec.study.known):
         for key in known:
             if key not in space.domains:
@@ -29,14 +31,23 @@ def checked(spec: StudySpec) -> StudySpec:
     known_of(spec, space)
     if not space.searched:
         raise SpecError((), "there is nothing to search: give a [[parameter]] with more than one value, or [study] parameters")
+    check_some_legal(space)
     _check_load(spec)
+    _check_limits(spec)
     _check_objective(spec)
+    _check_benchmark(spec)
     _check_bench(spec)
     return spec
 
 
 def _check_numbers(spec: StudySpec) -> None:
     budget, confirm = spec.study.budget, spec.study.confirm
+    if spec.study.seed < 0:
+        raise SpecError(("study", "seed"), f"{spec.study.seed}: must be 0 or more")
+    if budget.wall_clock is not None and seconds(budget.wall_clock, "wall_clock") <= 0:
+        raise SpecError(("study", "budget", "wall_clock"), f"{budget.wall_clock}: must be above 0; leave it out for no limit of time")
+    if confirm.max_rounds < 0:
+        raise SpecError(("study", "confirm", "max_rounds"), f"{confirm.max_rounds}: must be 0 (no confirmation) or more")
     for key in ("trials", "launches"):
         value = getattr(budget, key)
         if value is not None and value < 1:
@@ -46,35 +57,14 @@ def _check_numbers(spec: StudySpec) -> None:
             ("study", "confirm", "min_rounds"),
             f"{confirm.min_rounds}: from 2 to max_rounds = {confirm.max_rounds}; one round has no spread",
         )
+    if not 0 <= confirm.tolerance < 1:
+        raise SpecError(
+            ("study", "confirm", "tolerance"), f"{confirm.tolerance:g}: a share from 0 to less than 1, such as 0.01, is expected"
+        )
+    if confirm.revert_launches < 0:
+        raise SpecError(("study", "confirm", "revert_launches"), f"{confirm.revert_launches}: must be 0 (every change stays) or more")
     if confirm.candidates < 1:
         raise SpecError(("study", "confirm", "candidates"), f"{confirm.candidates}: must be 1 or more")
-
-
-def _check_place(one: Parameter, spec: StudySpec, place: FilePlace) -> None:
-    where = one.place
-    given = [key for key in ("flag", "env", "path", "load", "word") if getattr(where, key) not in (None, False)]
-    if where.file is not None and where.path is None:
-        raise SpecError((*place, "file"), f"{one.name}: say where in {where.file}: path = 'a.b.c'")
-    if not given and one.derived is not None:
-        return  # it may be there for constraints alone
-    if len(given) != 1:
-        said = "goes to " + " and to ".join(given) if given else "goes nowhere"
-        raise SpecError(place, f"{one.name} {said}: give one of flag, env, file with path, load, or word = true")
-    engine = spec.fleet.engine
-    if where.flag is not None and engine == "mindie":
-        raise SpecError(
-            (*place, "flag"), f"{one.name}: MindIE reads a file, not options: give path = 'BackendConfig.ScheduleConfig.maxBatchSize'"
-        )
-    if where.flag is not None and engine == "command":
-        raise SpecError(
-            (*place, "flag"), f"{one.name}: a command of your own has no place for flags: write ${one.name} into it, and word = true here"
-        )
-    if where.path is not None and where.file is None and engine != "mindie":
-        raise SpecError((*place, "path"), f"{one.name}: say which file: file = 'conf.json'")
-    if where.load is not None:
-        name = where.load.lstrip("-").replace("-", "_")
-        if flag_of(name) not in FLAGS and name not in ALIASES:
-            raise SpecError((*place, "load"), f"{one.name}: {where.load} is no flag of `loadcell bench`")
 
 
 def _check_load(spec: StudySpec) -> None:
@@ -86,6 +76,9 @@ def _check_load(spec: StudySpec) -> None:
         for key in ("low", "high"):
             if getattr(load, key) is not None:
                 raise SpecError(("load", key), f'a fixed load is that of [bench]: leave {key} out, or say mode = "capacity"')
+        for key, mode in (("probes", "capacity"), ("factor", "calibrated")):
+            if getattr(load, key) != getattr(LoadTable(), key):
+                raise SpecError(("load", key), f'it belongs to mode = "{mode}": leave it out, or say so')
     else:
         _check_capacity(spec, own)
 
@@ -108,6 +101,9 @@ def _check_capacity(spec: StudySpec, own: list[str]) -> None:
     low = 1.0 if load.low is None else load.low
     if not 0 < low <= load.high:
         raise SpecError(("load", "low"), f"low = {low:g} and high = {load.high:g}: a range above 0 is needed")
+    for key, value in (("low", low), ("high", load.high)):
+        if load.knob == "concurrency" and value != int(value):
+            raise SpecError(("load", key), f"{value:g}: a concurrency is a whole number")
     if not spec.slo:
         raise SpecError(("load", "mode"), "the largest load within the limits needs limits: give an [[slo]]")
     if spec.benchmark.kind != "loadcell":
@@ -120,6 +116,24 @@ def _check_capacity(spec: StudySpec, own: list[str]) -> None:
         raise SpecError(("load", "knob"), f"{load.knob} is a [[parameter]], too: give it once")
     if load.knob in {flag_of(name) for name in spec.bench}:
         raise SpecError(("bench", load.knob), "it is what [load] looks for within each trial: leave it out here")
+
+
+def _check_limits(spec: StudySpec) -> None:
+    """One limit for each figure: of two, one would say nothing."""
+    seen: dict[tuple[str, str], str] = {}
+    for at, text in enumerate(spec.slo):
+        slo = parse_slo(text, "[[slo]]")
+        what = (slo.metric, slo.statistic)
+        if what in seen:
+            raise SpecError(("slo", at), f"{slo.text!r} beside {seen[what]!r}: one limit for each figure; leave one out")
+        seen[what] = slo.text
+
+
+def _check_benchmark(spec: StudySpec) -> None:
+    table = spec.benchmark
+    for key in ("executable", "args", "output_dir"):
+        if table.kind == "loadcell" and getattr(table, key):
+            raise SpecError(("benchmark", key), "loadcell's own load is that of [bench]: leave it out, or say kind = 'vllm_benchmark', …")
 
 
 def _check_objective(spec: StudySpec) -> None:
@@ -137,6 +151,10 @@ def _check_objective(spec: StudySpec) -> None:
             )
         if text == "goodput" and spec.benchmark.kind != "loadcell":
             raise SpecError(place, f"benchmark {spec.benchmark.kind} tells no goodput: use throughput or request_rate")
+    if spec.objective.pareto and not set(wanted) & set(_OBJECTIVES):
+        raise SpecError(
+            ("objective", "pareto"), f"{wanted[0]!r} and {wanted[1]!r} are both latencies: one of the two is {', '.join(_OBJECTIVES)}"
+        )
     if spec.objective.pareto and wanted[0] == wanted[1]:
         raise SpecError(("objective", "pareto"), "a front needs two different objectives")
 

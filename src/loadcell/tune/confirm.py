@@ -242,16 +242,17 @@ def next_revert(
     return None
 
 
-def revert_holds(winner: Sequence[Measured], reverted: Sequence[Measured], limits: Sequence[str]) -> bool:
-    """Is what was put back as good as the winner, as far as can be told? Its mean lies above the winner's lower 95 % bound, and within every limit
-    by the pooled deviation of both. Always compared with the winner that was confirmed, so that small losses do not add up.
+def revert_holds(winner: Sequence[Measured], reverted: Sequence[Measured], limits: Sequence[str], tolerance: float = 0.0) -> bool:
+    """Is what was put back as good as the winner, as far as can be told, or as anybody cares? Its mean lies above the winner's lower 95 % bound, or
+    less than `tolerance` below its mean (where noise is tiny, the bound tells differences that matter to nobody), and it is within every limit by the
+    pooled deviation of both. Always compared with the winner that was confirmed, so that small losses do not add up.
     """
     old = [math.log(one.value) for one in winner if one.value]
     new = [math.log(one.value) for one in reverted if one.value]
     if len(old) < 2 or len(new) < len(reverted) or not new:
         return False
     centre, half, _ = _one_sided(old)
-    if float(np.mean(new)) < centre - half:
+    if float(np.mean(new)) < centre - max(half, -math.log1p(-tolerance)):
         return False
     return all(_margin_holds(winner, reverted, limit) for limit in limits)
 

@@ -164,13 +164,13 @@ def shortlisted(ways: Ways, results: Sequence[TrialResult], default: Configurati
 
 
 def reverted(
-    ways: Ways, found: Confirmed, default: Configuration, space: Space, importance: Mapping[str, float], limits: Sequence[str], keep: int = 0
+    ways: Ways, how: Confirm, found: Confirmed, default: Configuration, space: Space, importance: Mapping[str, float], limits: Sequence[str]
 ) -> Configuration:  # fmt: skip
-    """The winner, as near to the default as it stays as good. `keep`: launches that are needed afterwards, to settle it."""
+    """The winner, as near to the default as it stays as good. Launches to settle what is left afterwards are kept back."""
     winner = found.winner
     assert winner is not None and found.decision is not None and found.decision.winner is not None  # noqa: PT018 - for the types
     of_winner = [one[found.decision.winner] for one in found.rounds if found.decision.winner in one]
-    current, refused = winner, frozenset[str]()
+    current, refused, spent = winner, frozenset[str](), 0
     while True:
         step = confirm.next_revert(current, default, importance, refused, space.searched, space.complete, space.legal)
         if step is None:
@@ -180,11 +180,17 @@ def reverted(
             refused |= {name}
             continue
         tags = [f"revert/{name}/{at}" for at in range(REVERT_ROUNDS)]
-        why = ways.room(sum(not ways.known(tag) for tag in tags) + keep)
+        if spent + len(tags) > how.revert_launches:
+            ways.note(
+                f"reverting may use {how.revert_launches} launches (confirm.revert_launches): what else differs from the default stays as it is"
+            )
+            return current
+        why = ways.room(sum(not ways.known(tag) for tag in tags) + 2 * how.min_rounds)
         if why is not None and not all(map(ways.known, tags)):
             ways.note(f"{why}: what else differs from the default stays as it is")
             return current
-        accepted = _holds(ways, of_winner, tags, configuration, limits)
+        accepted = _holds(ways, of_winner, tags, configuration, limits, how.tolerance)
+        spent += sum(ways.known(tag) + ways.known(f"{tag}/again") for tag in tags)
         ways.append(Reverted(now_text(), name, accepted, configuration))
         if accepted:
             current = configuration
@@ -192,11 +198,13 @@ def reverted(
             refused |= {name}
 
 
-def _holds(ways: Ways, winner: Sequence[Measured], tags: Sequence[str], configuration: Configuration, limits: Sequence[str]) -> bool:
+def _holds(
+    ways: Ways, winner: Sequence[Measured], tags: Sequence[str], configuration: Configuration, limits: Sequence[str], tolerance: float
+) -> bool:  # fmt: skip
     """A first measurement that is far off needs no second."""
     own: list[Measured] = []
     for tag in tags:
         own.append(_twice_if_void(ways, tag, "revert", configuration))
-        if not confirm.revert_holds(winner, own, limits):
+        if not confirm.revert_holds(winner, own, limits, tolerance):
             return False
     return True

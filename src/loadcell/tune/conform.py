@@ -55,6 +55,7 @@ _AMOUNTS: Final = (("study", "budget", "wall_clock"), ("warmup", "timeout"), ("w
 
 def study_from(tree: Mapping[str, Any], name: str) -> StudySpec:
     """`name` holds where the tree gives none. SpecError names the place of what cannot be used."""
+    _refuse_others(tree)
     top = known_keys(tree, tuple(field for field in StudySpec.__struct_fields__ if field != "origins"), ())
     if "fleet" not in top:
         raise SpecError((), "there is no [fleet]: a study starts its services anew for each configuration")
@@ -78,6 +79,24 @@ def study_from(tree: Mapping[str, Any], name: str) -> StudySpec:
         },
     )
     return checked(with_constants(spec))
+
+
+def _refuse_others(tree: Mapping[str, Any]) -> None:
+    """Files that are no studies, and tables that are often written otherwise."""
+    if "study" not in tree and any(key in tree for key in ("scenario", "target")):
+        raise SpecError((), "this is an experiment: loadcell run FILE runs it; a study has [[parameter]]s, and starts its services itself")
+    if any(isinstance(table, Mapping) and "target_field" in table for table in tree.values()):
+        raise SpecError((), "this is a configuration of optix: give it as --from-optix FILE")
+    for key in ("parameter", "constraint"):
+        if isinstance(tree.get(key), Mapping):
+            raise SpecError((key,), f"write [[{key}]], with two brackets")
+    asked = tree.get("objective")
+    if not isinstance(asked, Mapping) or "pareto" not in asked:
+        return
+    if "metric" in asked:
+        raise SpecError(("objective", "metric"), "pareto names both objectives: leave metric out")
+    if not isinstance(asked["pareto"], list) or len(asked["pareto"]) != 2:
+        raise SpecError(("objective", "pareto"), "two objectives are expected, such as ['throughput', 'ttft p95']")
 
 
 def _table(top: Mapping[str, Any], key: str, kind: type[msgspec.Struct]) -> Any:

@@ -67,6 +67,8 @@ class Legality:
         numeric = isinstance(default, int | float) and not isinstance(default, bool)
         if kind == "bool" and not isinstance(default, bool):
             raise SpecError((*place, "default"), f"{parameter.name}: {default!r}: false or true is expected")
+        if isinstance(default, float) and not math.isfinite(default):
+            raise SpecError((*place, "default"), f"{parameter.name}: {default!r}: a finite number is expected")
         if kind in ("int", "float") and (not numeric or (kind == "int" and default != int(default))):
             raise SpecError(
                 (*place, "default"), f"{parameter.name}: {default!r}: {'a whole number' if kind == 'int' else 'a number'} is expected"

@@ -171,7 +171,7 @@ class Loads:
         name, figures = objective.window_of(summary)
         limits = (*setting.slos, *_goodput(cell))
         blocks, sent = objective.blocks_of(measured.log, figures.window, limits, summary.open_loop)
-        devices = now.devices or len(now.base_urls) or 1
+        devices = now.devices
         share = objective.cut_share(sent)
         per = setting.spec.objective.per
         score = objective.score(summary, blocks, setting.slos, setting.metric, per, devices, share, wanted=setting.wanted)

@@ -80,12 +80,12 @@ def score(
     slos: Sequence[Slo],
     metric: Metric,
     per: Per,
-    devices: int,
+    devices: int | None,
     cut_share: float | None,
     *,
     wanted: Sequence[Slo] = (),
 ) -> Score:
-    """`blocks`: of the window that `window_of` names. `devices`: what the services have in all. `wanted`: figures asked for besides the limits'."""
+    """`blocks`: of the window that `window_of` names. `devices`: what the services have in all; null: none of their own, and no figure per device. `wanted`: figures asked for besides the limits'."""
     name, figures = window_of(summary)
     found, n = figures_of(figures, (*slos, *wanted), devices)
     objective = finite(found[f"{metric}_per_device" if per == "device" else metric])
@@ -97,7 +97,7 @@ def score(
     error = standard_error(blocks.of(metric))
     return Score(
         objective=objective,
-        objective_se=None if objective is None or error is None else error / (devices if per == "device" else 1),
+        objective_se=None if objective is None or error is None else error / ((devices or 1) if per == "device" else 1),
         figures=found,
         n=n,
         violations={slo.text: margin(slo, *observed(figures, slo)) for slo in slos},
@@ -113,7 +113,7 @@ def window_of(summary: Summary) -> tuple[WindowName, Figures]:
     return ("whole", summary.whole) if steady is None else ("steady", steady)
 
 
-def figures_of(figures: Figures, slos: Sequence[Slo], devices: int) -> tuple[dict[str, float | None], dict[str, int]]:
+def figures_of(figures: Figures, slos: Sequence[Slo], devices: int | None) -> tuple[dict[str, float | None], dict[str, int]]:
     """Rates, latencies and shares by name (`throughput`, `ttft_p95`), and the samples behind each."""
     counts, rates = figures.counts, figures.rates
     found: dict[str, float | None] = {
@@ -127,7 +127,7 @@ def figures_of(figures: Figures, slos: Sequence[Slo], devices: int) -> tuple[dic
     n |= {"success_rate": counts.offered, "concurrency": counts.sent}
     for metric in ("throughput", "goodput", "request_rate"):
         value = found[metric]
-        found[f"{metric}_per_device"] = None if value is None else value / devices
+        found[f"{metric}_per_device"] = None if value is None or not devices else value / devices
         n[f"{metric}_per_device"] = n[metric]
     wanted = [(metric, statistic) for metric in _LATENCIES for statistic in _STATISTICS]
     wanted += [(slo.metric, slo.statistic) for slo in slos if slo.metric != "success_rate"]

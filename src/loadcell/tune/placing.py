@@ -97,6 +97,14 @@ def placed(spec: StudySpec, configuration: Configuration, sources: Mapping[str, 
     return Placed(fleet, bench, benchmark, load)
 
 
+def names_in(tree: Any) -> set[str]:
+    """Those that stand as `$name` in its texts."""
+    if isinstance(tree, str):
+        return {found[1] or found[2] for found in _NAMED.finditer(tree) if found[1] or found[2]}
+    items = [*tree, *tree.values()] if isinstance(tree, Mapping) else tree if isinstance(tree, list | tuple) else ()
+    return {name for item in items for name in names_in(item)}
+
+
 def with_option(args: Args, flag: str, value: Value, negatable: Collection[str] = ()) -> Args:
     """`args` with one option of this value instead of any that it had; a key `--enable-x/--no-enable-x` names the words of a bool.
 

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from loadcell.clock import Clock, MonotonicClock
 from loadcell.errors import UserError
 from loadcell.experiment.new_folder import new_folder, take_back
-from loadcell.experiment.read import text_of
 from loadcell.experiment.secrets import Hider
 from loadcell.fleet.events import now_text
 from loadcell.fleet.registry import Registry
@@ -28,17 +27,18 @@ from loadcell.tune.events import FromOptix, Opened, Record
 from loadcell.tune.fingerprint import fingerprint_of, refuse_other
 from loadcell.tune.holds import held, hold_of
 from loadcell.tune.objective import UNITS
-from loadcell.tune.optix.history import read_history
 from loadcell.tune.outcome import TrialResult
 from loadcell.tune.parameters import Configuration
-from loadcell.tune.read import read_study
+from loadcell.tune.read import prior_of, read_study
 from loadcell.tune.reporting import Reporter, importance_of
 from loadcell.tune.sampler import SearchSpec
+from loadcell.tune.setting import Setting, StudyWatcher
 from loadcell.tune.space import Space
-from loadcell.tune.spec import StudySpec, space_of, trials_of
+from loadcell.tune.spec import StudySpec, known_of, objectives, space_of, trials_of
+from loadcell.tune.standing import SECOND
 from loadcell.tune.stopping import Budget
 from loadcell.tune.storage import open_book
-from loadcell.tune.study import SECOND, Setting, Study, StudyWatcher
+from loadcell.tune.study import Study
 from loadcell.tune.study_folder import COPY, JOURNAL, SPEC, StudyFolder
 from loadcell.tune.trial import Trial, TrialWatcher
 from loadcell.tune.write import to_toml
@@ -169,6 +169,8 @@ def _prepared(
     if record.opened:
         refuse_other(record.opened[0].fingerprint, now, f"--resume {folder.path}")
     setting = setting_of(spec, space, watcher.note)
+    if not record.opened and (why := space.legal(space.default())) is not None:
+        watcher.note(f"the default is not legal ({why}): it is not measured, and a winner is compared with nothing")
     by = str(folder.path.resolve())
     shared = spec.study.storage is not None
     search = SearchSpec(
@@ -196,12 +198,12 @@ def setting_of(spec: StudySpec, space: Space, note: Callable[[str], None]) -> Se
     """What the loop is given."""
     table = spec.study.budget
     wall = None if table.wall_clock is None else seconds(table.wall_clock, "[study] budget.wall_clock")
-    prior = _prior(spec, note)
+    prior = prior_of(spec, note)
     return Setting(
         space=space,
         budget=Budget(wall, trials_of(table), table.launches),
         confirm=spec.study.confirm,
-        known=_known(spec, space, prior, note),
+        known=_known(spec, space, prior),
         limits=tuple(parse_slo(text, "[[slo]]").text for text in spec.slo),
         second=_second(spec),
         prior=prior,
@@ -210,35 +212,16 @@ def setting_of(spec: StudySpec, space: Space, note: Callable[[str], None]) -> Se
     )
 
 
-def _known(spec: StudySpec, space: Space, prior: tuple[TrialResult, ...], note: Callable[[str], None]) -> tuple[Configuration, ...]:
-    known = []
-    for at, values in enumerate(spec.study.known, 1):
-        whole = space.complete({**space.default(), **values})
-        why = space.legal(whole)
-        if why is not None:
-            note(f"[study] known, {at}: left out, for it is not legal: {why}")
-        else:
-            known.append(whole)
+def _known(spec: StudySpec, space: Space, prior: tuple[TrialResult, ...]) -> tuple[Configuration, ...]:
     best = sorted((one for one in prior if one.feasible and one.objective), key=lambda one: -(one.objective or 0.0))
-    return (*known, *(one.configuration for one in best[:_BEST_PRIORS]))
-
-
-def _prior(spec: StudySpec, note: Callable[[str], None]) -> tuple[TrialResult, ...]:
-    found: list[TrialResult] = []
-    for path in spec.study.prior:
-        history = read_history(text_of(Path(path).expanduser()), path, spec)
-        found += [replace(one, number=one.number - len(found)) for one in history.trials]
-        left = "; ".join(f"{count} left out: {why}" for why, count in history.skipped.items())
-        note(f"{path}: {len(history.trials)} trials to learn from" + (f" ({left})" if left else ""))
-    return tuple(found)
+    return (*known_of(spec, space), *(one.configuration for one in best[:_BEST_PRIORS]))
 
 
 def _second(spec: StudySpec) -> Callable[[TrialResult], float | None] | None:
     """The objective of a front that the trials' own is not. A latency is inverted: larger is better."""
-    if spec.objective.pareto is None:
+    _, name = objectives(spec.objective)
+    if name is None:
         return None
-    first, other = spec.objective.pareto
-    name = other if first in UNITS else first
     if name in UNITS:
         key = f"{name}_per_device" if spec.objective.per == "device" else name
         return lambda result: result.figures.get(key) or None

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from loadcell.errors import UserError
 from loadcell.experiment.read import Origins, cluster_file, name_of, over_cluster, read_tree, text_of
 from loadcell.tune.conform import study_from
 from loadcell.tune.optix.history import read_history
@@ -38,16 +39,28 @@ def read_study(
 
 def sources_of(spec: StudySpec) -> dict[str, str]:
     """What stands in each file that a parameter changes a copy of, by its path as written. UserError for one that cannot be read."""
-    paths = dict.fromkeys(one.place.file for one in spec.parameter if one.place.file is not None)
-    return {path: text_of(Path(path).expanduser()) for path in paths}
+    found: dict[str, str] = {}
+    for one in spec.parameter:
+        path = one.place.file
+        if path is not None and path not in found:
+            found[path] = _text(path, f"[[parameter]] {one.name}, file")
+    return found
 
 
 def prior_of(spec: StudySpec, note: Callable[[str], None] = lambda _: None) -> tuple[TrialResult, ...]:
     """The trials of `[study] prior`, numbered -1, -2, ...: known before the first of this study. `note` is told how many rows did not count, and why."""
     found: list[TrialResult] = []
     for name in spec.study.prior:
-        history = read_history(text_of(Path(name).expanduser()), name, spec)
+        history = read_history(_text(name, "[study] prior"), name, spec)
         found += (msgspec.structs.replace(one, number=-1 - len(found) - at) for at, one in enumerate(history.trials))
-        skipped = ", ".join(f"{count} {why}" for why, count in history.skipped.items())
-        note(f"{name}: {len(history.trials)} prior trials{f'; left out: {skipped}' if skipped else ''}")
+        left = "; ".join(f"{many} left out: {why}" for why, many in history.skipped.items())
+        count = len(history.trials)
+        note(f"{name}: {count} trial{'' if count == 1 else 's'} to learn from" + (f" ({left})" if left else ""))
     return tuple(found)
+
+
+def _text(name: str, key: str) -> str:
+    try:
+        return text_of(Path(name).expanduser())
+    except UserError as wrong:
+        raise UserError(f"{key} = {wrong}") from None

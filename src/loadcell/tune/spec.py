@@ -1,6 +1,6 @@
 """What a study is: parameters, constraints, services, load, limits, objective, budget. Frozen; pure. `conform` reads it, `space_of` searches it."""
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -28,11 +28,17 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Confirm(Struct, frozen=True, forbid_unknown_fields=True):
-    """`candidates`: how many are compared with the default. `max_rounds` 0: no confirmation, and no claim."""
+    """`candidates`: how many are compared with the default. `max_rounds` 0: no confirmation, and no claim.
+
+    A winner's changes are taken back one by one, the least important first, where that costs no more than the noise of the rounds, or than `tolerance`
+    of its objective; all of them together cost no more. `revert_launches`: what this may spend, two for a change; 0: every change stays.
+    """
 
     candidates: int = 3
     min_rounds: int = 3
     max_rounds: int = 6
+    tolerance: float = 0.01
+    revert_launches: int = 16
 
 
 class StudyTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,6 +156,15 @@ class StudySpec(Struct, frozen=True, forbid_unknown_fields=True):
     benchmark: BenchmarkTable = BenchmarkTable()
     fitness: FitnessTable | None = None
     origins: dict[str, str] = {}
+
+
+def objectives(asked: Objective) -> tuple[ObjectiveMetric, str | None]:
+    """What is maximised, and the second objective of a front."""
+    if asked.pareto is None:
+        return asked.metric, None
+    first, other = asked.pareto
+    rates = get_args(ObjectiveMetric)
+    return (first, other) if first in rates else (other, first)  # type: ignore[return-value]
 
 
 def constants_of(fleet: FleetSpec, given: dict[str, Value]) -> dict[str, Value]:

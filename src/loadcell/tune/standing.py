@@ -1,11 +1,15 @@
 """A study's record -> where it stands: what was spent, which result is the best so far, which are a front, why nothing succeeded. Pure."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from loadcell.tune.events import SEARCH, Closed, Record
 from loadcell.tune.outcome import MEASURED, TrialResult
+
+SECOND: Final = "second"
+"""The figure that is the second objective of a front; larger is better."""
 
 
 class Spent(Struct, frozen=True):

@@ -5,6 +5,7 @@ opening. Numbers of trials are optuna's, so that they are the same in its dashbo
 """
 
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -200,6 +201,13 @@ def _database(url: str) -> "BaseStorage":
     try:
         return get_storage(url)
     except ImportError as missing:
-        raise UserError(f"[study] storage {url.partition(':')[0]}: its driver is not installed ({missing.name})") from None
+        driver = missing.name or str(missing).splitlines()[0]
+        raise UserError(f"[study] storage = {_shown(url)!r}: its driver is not installed ({driver})") from None
     except Exception as wrong:  # noqa: BLE001 - each driver has errors of its own
-        raise UserError(f"[study] storage cannot be opened: {str(wrong).splitlines()[0]}") from None
+        said = str(wrong).splitlines()[0]
+        raise UserError(f"[study] storage = {_shown(url)!r} cannot be opened: {said}; give a URL such as sqlite:///study.db") from None
+
+
+def _shown(url: str) -> str:
+    """Without a password."""
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:…@", url)

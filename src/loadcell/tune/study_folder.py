@@ -37,7 +37,7 @@ class StudyFolder:
     @classmethod
     def resume(cls, given: Path) -> Self:
         """Take up one that holds a study."""
-        return cls(study_folder(given), new=False)
+        return cls(study_folder(given, "--resume "), new=False)
 
     def close(self) -> None:
         """Let go of it."""
@@ -59,8 +59,8 @@ class StudyFolder:
         return held_folder.keep_copy(self.path, name, body)
 
 
-def study_folder(given: Path) -> Path:
-    """A study's folder, or a file in it, -> the folder. UserError for what is none."""
+def study_folder(given: Path, flag: str = "") -> Path:
+    """A study's folder, or a file in it, -> the folder. UserError for what is none; `flag` names who gave it."""
     path = given if given.is_dir() or not given.exists() else given.parent
     events = path / EVENTS
     try:
@@ -68,7 +68,7 @@ def study_folder(given: Path) -> Path:
     except OSError:
         told = b""
     if STUDY_MARK not in told:
-        raise UserError(f"{given}: no {EVENTS} there tells of a study; give the folder that `loadcell tune` printed")
+        raise UserError(f"{flag}{given}: no {EVENTS} there tells of a study; give the folder that `loadcell tune` printed")
     return path
 
 

@@ -4,12 +4,12 @@ States: plan, launch, warm-up, measure, stop. While a load runs nobody asks the 
 only processes that die, tokens that cease, evidence, and the user do.
 """
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from loadcell.clock import NS_PER_S, Clock, MonotonicClock
@@ -17,29 +17,28 @@ from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
 from loadcell.experiment.cell_run import scenario_of
 from loadcell.experiment.secrets import Hider
 from loadcell.experiment.services import Now
-from loadcell.fleet.causes import CauseFinder
-from loadcell.fleet.engines import ENGINES
 from loadcell.fleet.events import now_text
 from loadcell.fleet.fleet import Fleet, FleetFailure
 from loadcell.fleet.hosts.host import Host
+from loadcell.fleet.plan import devices_by_config
 from loadcell.fleet.registry import Registry
-from loadcell.fleet.spec import Cause, FleetSpec, HostSpec, ServicePlan
+from loadcell.fleet.spec import FleetSpec, HostSpec, ServicePlan
 from loadcell.load.runner import Watcher
 from loadcell.metrics.slo import Slo, parse_slo
 from loadcell.tune import blame, objective
 from loadcell.tune.blame import Blame
-from loadcell.tune.external import offered
+from loadcell.tune.events import TrialKind
+from loadcell.tune.external import ADAPTERS, offered
 from loadcell.tune.loaded import Loaded, Setting, cell_of
 from loadcell.tune.loads import Loads
-from loadcell.tune.outcome import MEASURED, TrialPhase, TrialResult
+from loadcell.tune.outcome import TrialPhase, TrialResult
 from loadcell.tune.parameters import Configuration
 from loadcell.tune.placing import Placed, placed
 from loadcell.tune.read import sources_of
-from loadcell.tune.spec import StudySpec, space_of
+from loadcell.tune.spec import BenchmarkTable, StudySpec, objectives, space_of
+from loadcell.tune.trial_logs import explained, of_the_world
+from loadcell.tune.trial_result import Attempt, result_of
 
-Kind = Literal["default", "known", "fill", "search", "drift", "confirm", "revert"]
-
-_TAIL: Final = 1 << 16
 _SOMEWHERE: Final = "http://127.0.0.1:1"
 _FULL: Final = ("default", "drift", "confirm", "revert")
 """Trials that are measured to their end: something is compared with them."""
@@ -57,14 +56,6 @@ class TrialWatcher:
 
     def note(self, text: str) -> None:
         """Something that a person wants to know."""
-
-
-class _Clocked(Struct):
-    """Seconds of each part."""
-
-    launch_s: float = 0.0
-    measure_s: float = 0.0
-    stop_s: float = 0.0
 
 
 class Trial:
@@ -101,8 +92,15 @@ class Trial:
         limits = (*self._slos, *self._wanted())
         told = offered(spec.benchmark, limits) if external else None
         objective.refuse_unmeasurable(
-            limits, self._metric(), streamed=streamed, offered=told, who=f"benchmark {spec.benchmark.kind}", limited="goodput" in spec.bench
+            limits,
+            objectives(self._spec.objective)[0],
+            streamed=streamed,
+            offered=told,
+            who=f"benchmark {spec.benchmark.kind}",
+            limited="goodput" in spec.bench,
         )
+        if external and shutil.which(program := _program(spec.benchmark), path=spec.benchmark.env.get("PATH")) is None:
+            raise UserError(f"[benchmark] {spec.benchmark.kind}: there is no program {program}: install it, or say where with executable")
         if external and spec.fleet.replicas > 1:
             raise UserError(
                 f"[fleet] replicas = {spec.fleet.replicas}: benchmark {spec.benchmark.kind} loads one service; use 'loadcell' for several"
@@ -113,9 +111,14 @@ class Trial:
             scenario_of(cell, Now((_SOMEWHERE,), None), None, self._environment)
         fleet = self._fleet(where.fleet, self._folder / "check")
         try:
-            return fleet.check()
+            plans = fleet.check()
         finally:
             fleet.release()
+        if spec.objective.per == "device" and not any(plan.replica.devices for plan in plans) and not devices_by_config(where.fleet):
+            raise UserError(
+                "[objective] per = 'device': no service has devices of its own to divide by: give [fleet] devices, or per = 'all'"
+            )
+        return plans
 
     def remember(self, result: TrialResult) -> None:
         """Learn of a result: the best one within the limits is what later trials have to reach."""
@@ -123,12 +126,12 @@ class Trial:
         if result.feasible and result.objective is not None and (best is None or result.objective > (best.objective or 0.0)):
             self.incumbent = result
 
-    def measure(self, configuration: Configuration, number: int, kind: Kind = "search") -> TrialResult:
+    def measure(self, configuration: Configuration, number: int, kind: TrialKind = "search") -> TrialResult:
         """Once, and once more where the machine was to blame. Raises UserError only for a default that cannot be placed or planned."""
-        result = self._of_the_world(self._once(configuration, number, kind))
+        result = self._seen(self._once(configuration, number, kind))
         if result.outcome == "infrastructure":
             self._watcher.note(f"trial {number}: {result.evidence}; tried once more")
-            again = self._of_the_world(self._once(configuration, number, kind))
+            again = self._seen(self._once(configuration, number, kind))
             spent = {name: getattr(result, name) + getattr(again, name) for name in ("launch_s", "measure_s", "stop_s")}
             result = replace(again, started=result.started, attempts=2, **spent)
         self.remember(result)
@@ -136,30 +139,19 @@ class Trial:
 
     run = measure
 
+    def _seen(self, result: TrialResult) -> TrialResult:
+        return of_the_world(result, self._folder, self._spec.trial.retry_on, self._hider)
+
     # --- one attempt
 
-    def _of_the_world(self, result: TrialResult) -> TrialResult:
-        """A failure whose logs hold a text of `trial.retry_on` is the machine's, not the configuration's."""
-        texts = [text.lower() for text in self._spec.trial.retry_on if text]
-        if not texts or result.outcome in (*MEASURED, "cancelled", "infrastructure") or result.folder is None:
-            return result
-        for log in sorted((self._folder / result.folder).rglob("*.log")):
-            for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-                if any(text in line.lower() for text in texts):
-                    said = self._hider.text(line.strip()[:300])
-                    return replace(result, outcome="infrastructure", evidence=f"{log.name}: {said} (trial.retry_on)")
-        return result
-
-    def _once(self, configuration: Configuration, number: int, kind: Kind) -> TrialResult:
-        folder = self._new_folder(number)
-        began, spent = now_text(), _Clocked()
+    def _once(self, configuration: Configuration, number: int, kind: TrialKind) -> TrialResult:
+        own = Attempt(configuration, number, kind, self._new_folder(number), now_text())
         loaded = Loaded(Blame("infrastructure", "plan"))
-        notes: list[str] = []
         try:
             self._watcher.phase(number, "plan")
             where = placed(self._spec, configuration, self._sources)
-            fleet = self._fleet(where.fleet, folder, notes.append)
-            loaded = self._with_fleet(fleet, where, folder, number, kind, spent)
+            fleet = self._fleet(where.fleet, own.folder, own.notes.append)
+            loaded = self._with_fleet(fleet, where, own)
         except UserError as wrong:
             if kind == "default":
                 raise
@@ -172,42 +164,42 @@ class Trial:
             number_of = left.code - 128 if isinstance(left.code, int) and left.code > 128 else 15
             loaded = Loaded(Blame("cancelled", "launch", f"signal {number_of}"), signal=number_of)
         except Exception as bug:  # noqa: BLE001 - the supervisor's edge: whatever breaks a trial does not end the study
-            loaded = Loaded(self._bug(bug, folder))
-        return self._result(configuration, number, kind, folder, loaded, spent, began, notes)
+            loaded = Loaded(self._bug(bug, own.folder))
+        return result_of(own, loaded, self._folder, self._hider)
 
-    def _with_fleet(self, fleet: Fleet, where: Placed, folder: Path, number: int, kind: Kind, spent: _Clocked) -> Loaded:
+    def _with_fleet(self, fleet: Fleet, where: Placed, own: Attempt) -> Loaded:
         loaded = Loaded(Blame("infrastructure", "launch"))
         with fleet:
-            self._watcher.phase(number, "launch")
+            self._watcher.phase(own.number, "launch")
             began_ns = self._clock.now_ns()
             try:
                 fleet.start()
             except FleetFailure as failure:
                 return Loaded(blame.of_start(failure.cause, str(failure), failure.code, failure.lines))
             finally:
-                spent.launch_s = self._since_s(began_ns)
+                own.launch_s = self._since_s(began_ns)
             began_ns = self._clock.now_ns()
             try:
-                loaded = self._loads(fleet, where, folder, number, kind).run()
+                loaded = self._loads(fleet, where, own).run()
             finally:
-                spent.measure_s = self._since_s(began_ns)
+                own.measure_s = self._since_s(began_ns)
                 began_ns = self._clock.now_ns()
-                self._watcher.phase(number, "stop")
+                self._watcher.phase(own.number, "stop")
                 left = fleet.stop()
-                spent.stop_s = self._since_s(began_ns)
-        explained = self._explained(loaded, where.fleet, folder)
-        return replace(explained, notes=(*explained.notes, *left))
+                own.stop_s = self._since_s(began_ns)
+        told = explained(loaded, where.fleet, own.folder)
+        return replace(told, notes=(*told.notes, *left))
 
-    def _loads(self, fleet: Fleet, where: Placed, folder: Path, number: int, kind: Kind) -> Loads:
+    def _loads(self, fleet: Fleet, where: Placed, own: Attempt) -> Loads:
         setting = Setting(
             spec=self._spec,
             placed=where,
             slos=self._slos,
             wanted=self._wanted(),
-            metric=self._metric(),
-            folder=folder,
+            metric=objectives(self._spec.objective)[0],
+            folder=own.folder,
             environment=self._environment,
-            full=kind in _FULL or not self._spec.trial.early_stop,
+            full=own.kind in _FULL or not self._spec.trial.early_stop,
             incumbent=self.incumbent,
         )
         return Loads(
@@ -216,20 +208,9 @@ class Trial:
             self._hider,
             self._registry,
             self._clock,
-            watcher=lambda: self._watcher.load(number),
-            phase=lambda phase: self._watcher.phase(number, phase),
+            watcher=lambda: self._watcher.load(own.number),
+            phase=lambda phase: self._watcher.phase(own.number, phase),
         )
-
-    def _explained(self, loaded: Loaded, fleet: FleetSpec, folder: Path) -> Loaded:
-        """A death, or failed requests, with what the services' logs say of it. Read after their end: nothing is written any more."""
-        ending = loaded.ending
-        if ending is None or (ending.death is None and ending.failure is None and not _failures(ending)):
-            return loaded
-        found = log_cause(fleet, folder)
-        if found is None:
-            return loaded
-        death = None if ending.death is None else replace(ending.death, log=found)
-        return replace(loaded, blame=blame.of_load(replace(ending, death=death, log=found)))
 
     # --- parts
 
@@ -254,10 +235,6 @@ class Trial:
             headers=headers,
             open_host=self._open_host,
         )
-
-    def _metric(self) -> objective.Metric:
-        first = self._spec.objective.pareto[0] if self._spec.objective.pareto else self._spec.objective.metric
-        return first if first in objective.UNITS else self._spec.objective.metric  # type: ignore[return-value]
 
     def _wanted(self) -> tuple[Slo, ...]:
         """Latencies that a front is made of: measured as limits are, without one."""
@@ -293,68 +270,11 @@ class Trial:
     def _since_s(self, began_ns: int) -> float:
         return (self._clock.now_ns() - began_ns) / NS_PER_S
 
-    def _result(
-        self,
-        configuration: Configuration,
-        number: int,
-        kind: Kind,
-        folder: Path,
-        loaded: Loaded,
-        spent: _Clocked,
-        began: str,
-        notes: Sequence[str],
-    ) -> TrialResult:
-        score, end = loaded.score, loaded.blame
-        extra: dict[str, Any] = dict(loaded.extra)
-        said = [*dict.fromkeys((*loaded.notes, *notes))]
-        if said:
-            extra["notes"] = [self._hider.text(text) for text in said]
-        if loaded.signal is not None:
-            extra["signal"] = loaded.signal
-        measured = end.outcome in ("ok", "slo_violated", "early_stopped")
-        return TrialResult(
-            number=number,
-            configuration=configuration,
-            outcome=end.outcome,
-            phase=end.phase,
-            kind=kind,
-            objective=score.objective if score is not None and measured else None,
-            objective_se=score.objective_se if score is not None and measured else None,
-            figures=score.figures if score is not None else {},
-            n=score.n if score is not None else {},
-            violations=score.violations if score is not None else {},
-            evidence=None if end.evidence is None else self._hider.text(end.evidence),
-            exit_code=end.code,
-            folder=str(folder.relative_to(self._folder)),
-            load=loaded.load,
-            launch_s=round(spent.launch_s, 3),
-            measure_s=round(spent.measure_s, 3),
-            stop_s=round(spent.stop_s, 3),
-            started=began,
-            ended=now_text(),
-            verdict=loaded.verdict,
-            extra=extra,
-        )
 
-
-def log_cause(fleet: FleetSpec, folder: Path) -> tuple[Cause, str] | None:
-    """The cause that the services' logs name, with its line; a named one before one that is only fatal."""
-    found: tuple[Cause, str] | None = None
-    for log in sorted((folder / "logs").glob("*.log")):
-        finder = CauseFinder((*fleet.pattern, *ENGINES[fleet.engine].patterns))
-        try:
-            text = log.read_bytes()[-_TAIL:].decode("utf-8", "replace")
-        except OSError:
-            continue
-        for line in text.replace("\r", "\n").split("\n"):
-            finder.feed(line)
-        if finder.best is not None and (found is None or found[0] == "fatal"):
-            found = finder.best
-    return found
-
-
-def _failures(ending: blame.Ending) -> bool:
-    return ending.summary is not None and ending.summary.whole.counts.failed > 0
+def _program(table: BenchmarkTable) -> str:
+    if isinstance(table.executable, str):
+        return table.executable
+    return (table.executable or ADAPTERS[table.kind].program)[0]
 
 
 def _first_line(failure: Exception) -> str:

@@ -116,7 +116,7 @@ def test_failed_trials_are_not_resubmitted_without_end(tune: Tune, starts: Any) 
     done = tune(parameter("batch", "low = 100\nhigh = 256\ndefault = 100"), "--oom-above 64", budget="trials = 5")
     assert (len(starts()), len(done.trials)) == (5, 5)
     assert done.code == 1
-    assert "no trial succeeded: 5 of 5 ended as oom_start" in done.out
+    assert "no trial succeeded: 5 of 5 ended as oom_start" in " ".join(done.out.split())
     assert all(one["attempts"] == 1 for one in done.trials)
 
 
@@ -125,8 +125,10 @@ def test_hours_of_trials_that_cannot_start_end_after_a_few_with_the_cause_first(
     done = tune(parameter("batch", "low = 1\nhigh = 256\ndefault = 8"), "--no-model", budget="trials = 50")
     assert len(starts()) == 5
     assert done.code == 1
-    assert done.out.splitlines()[0].startswith("failed: no trial succeeded: 5 of 5 ended as ")
-    assert "/nope/model is not a local folder" in done.out.splitlines()[0]
+    first, second = done.out.splitlines()[:2]
+    assert first == "FAILED: s"
+    assert second.strip().startswith("no trial succeeded: 5 of 5 ended as ")
+    assert "/nope/model is not a local folder" in " ".join(done.out.split())
     assert done.report.startswith("# FAILED: s\n")
     assert not (done.folder / "best.toml").exists()
 
@@ -311,10 +313,11 @@ def test_one_exception_ends_no_study(tmp_path: Path) -> None:
     from loadcell.tune.events import Opened
     from loadcell.tune.parameters import Parameter, Place
     from loadcell.tune.sampler import SearchSpec
+    from loadcell.tune.setting import Setting
     from loadcell.tune.spec import Confirm, StudySpec, space_of
     from loadcell.tune.stopping import Budget
     from loadcell.tune.storage import open_book
-    from loadcell.tune.study import Setting, Study
+    from loadcell.tune.study import Study
     from loadcell.tune.study_folder import StudyFolder
     from loadcell.tune.trial import Trial
 

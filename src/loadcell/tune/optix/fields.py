@@ -208,9 +208,8 @@ class _Made:
     def _target(self, field: Field, name: Any) -> str:
         if name not in self._by_name or name == field.name:
             known = ", ".join(other for other in self._by_name if other != field.name)
-            raise UserError(
-                f"target_field {field.name}: dtype {field.dtype} is made of the field {name!r}, which is none: there are {known}"
-            )
+            said = f"made of the field {name!r}, which is none: there are {known or 'no others'}" if name else "made of another field"
+            raise UserError(f"target_field {field.name}: dtype {field.dtype} is {said}: name it in dtype_param")
         return identifier(str(name))
 
     def _named(self, name: str) -> Field:

@@ -4,6 +4,7 @@ What optix weighs into one number is a limit here: `ttft_slo` on the mean, as it
 a budget of trials. What cannot be taken as it is written is told to `note`.
 """
 
+import math
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping
@@ -46,6 +47,8 @@ _UNUSED: Final = (
     "service", "sample_size", "theory_guided_enable", "gp_model", "pso_options", "fine_tune_type", "latency_model", "simulator", "kubectl", "pso_init_kwargs",
     "prefill_lr_slo", "slo_coefficient", "step_size", "w_gen", "w_ft", "w_pot", "w_succ",
 )  # fmt: skip
+_COUNTS: Final = ("n_particles", "iters")
+_AMOUNTS: Final = ("ttft_slo", "tpot_slo", "success_rate_slo", "generate_speed_target", "wait_start_time", "particles_time_out")
 _VENDORS: Final = ("npu-smi", "nvidia-smi", "amd-smi", "rocm-smi")
 
 
@@ -152,6 +155,14 @@ def _tree(path: Path) -> dict[str, Any]:
 
 
 def _check_keys(tree: Mapping[str, Any], engine: str, note: Callable[[str], None]) -> None:
+    if "study" in tree or "parameter" in tree:
+        raise UserError("this is a study of loadcell's own: loadcell tune FILE runs it as it is")
+    for key in _COUNTS:
+        if key in tree and (not isinstance(tree[key], int) or isinstance(tree[key], bool) or tree[key] < 1):
+            raise UserError(f"{key} = {tree[key]!r}: a whole number, 1 or more, is expected")
+    for key in _AMOUNTS:
+        if key in tree and (not isinstance(tree[key], int | float) or isinstance(tree[key], bool) or not 0 < tree[key] < math.inf):
+            raise UserError(f"{key} = {tree[key]!r}: a number above 0 is expected")
     known = (*_TOP, *_UNUSED, engine)
     for key in tree:
         if key in _UNUSED:
