@@ -72,11 +72,13 @@ def _unseen(spec: "ExperimentSpec") -> "tuple[ServicePlan, ...] | None":
 
 def _plans(spec: "ExperimentSpec") -> "tuple[ServicePlan, ...]":
     from loadcell.cli.state import fleet_registry
+    from loadcell.experiment.places import refusals_placed
     from loadcell.fleet.fleet import Fleet
 
     assert spec.fleet is not None
     with (
         tempfile.TemporaryDirectory(prefix="loadcell-check-") as folder,
         Fleet(spec.fleet, Path(folder), fleet_registry(os.environ), name=spec.name, note=_say) as fleet,
+        refusals_placed(spec.origins),
     ):
         return fleet.check()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from loadcell.experiment.spec import ExperimentSpec
     from loadcell.fleet.detached import Found
     from loadcell.fleet.registry import Entry, Registry
     from loadcell.fleet.spec import FleetSpec
@@ -36,6 +37,7 @@ def fleet(
     `loadcell bench --base-url ...` or `loadcell run SPEC --skip-fleet`. `status` and `logs` also show services of a run of SPEC that is under way.
     """
     from loadcell.cli.state import fleet_registry
+    from loadcell.experiment.places import refusals_placed
     from loadcell.fleet.detached import recorded
 
     registry = fleet_registry(os.environ, _note)
@@ -43,9 +45,10 @@ def fleet(
     entries = recorded(registry, str(folder), str(spec_file.resolve()))
     if action == "logs":
         return _logs(entries, spec_file, name, lines, follow=follow)
-    spec, title = _fleet_of(spec_file, sets or (), env_file)
+    experiment, spec = _read(spec_file, sets or (), env_file)
     if action == "up":
-        return _up(spec, title, folder, registry, [entry for entry in entries if entry.made_by == "up"], spec_file)
+        with refusals_placed(experiment.origins):
+            return _up(spec, experiment.name, folder, registry, [entry for entry in entries if entry.made_by == "up"], spec_file)
     if not entries:
         print(f"no services of {spec_file} are recorded")
         return 1 if action == "status" else 0
@@ -62,14 +65,14 @@ def _folder(registry: "Registry", spec_file: Path) -> Path:
     return registry.folder.parent / "fleets" / f"{path.stem}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
 
-def _fleet_of(spec_file: Path, sets: Sequence[str], env_file: Path | None) -> "tuple[FleetSpec, str]":
+def _read(spec_file: Path, sets: Sequence[str], env_file: Path | None) -> "tuple[ExperimentSpec, FleetSpec]":
     from loadcell.errors import UserError
     from loadcell.experiment.read import read_experiment
 
     experiment = read_experiment(spec_file, sets=sets, env_file=env_file, environment=os.environ, note=_note)
     if experiment.fleet is None:
         raise UserError(f"{spec_file} has no [fleet]: there is nothing to start or stop")
-    return experiment.fleet, experiment.name
+    return experiment, experiment.fleet
 
 
 def _up(spec: "FleetSpec", title: str, folder: Path, registry: "Registry", entries: "Sequence[Entry]", spec_file: Path) -> int:

@@ -18,6 +18,7 @@ from loadcell.experiment.cell_run import refuse_too_large, scenario_of
 from loadcell.experiment.folder import COPY, SPEC, STATE, RunFolder
 from loadcell.experiment.matrix import Cell
 from loadcell.experiment.new_folder import new_folder, take_back
+from loadcell.experiment.places import refusals_placed
 from loadcell.experiment.read import read_experiment, text_of
 from loadcell.experiment.results import PlannedCell
 from loadcell.experiment.run import ExperimentRun, ExperimentWatcher, Setting, now_text
@@ -235,7 +236,8 @@ def _services(
             spec.fleet, folder, registry, name=spec.name, note=watcher.note, headers=headers, source=asked.spec and asked.spec.resolve()
         )
         try:
-            fleet.check()
+            with refusals_placed(spec.origins):
+                fleet.check()
         except BaseException:
             fleet.release()
             raise

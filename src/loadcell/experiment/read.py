@@ -16,6 +16,7 @@ from loadcell.experiment.matrix import Cell, matrix
 from loadcell.experiment.offered import UndefinedError, Value, read_env_file, substituted
 from loadcell.experiment.places import line_of
 from loadcell.experiment.spec import ExperimentSpec, Place, SpecError, dotted, shown
+from loadcell.experiment.toml import parsed
 from loadcell.flags.resolve import scenario_from_flags
 from loadcell.fleet.cluster_file import parse_cluster, with_cluster
 from loadcell.fleet.spec import FleetSpec
@@ -63,7 +64,7 @@ def read_tree(
 ) -> Made:
     """What `made` makes of the file's tree, after `${KEY}` and `--set`; a SpecError of it gets the file and the line of its place."""
     text = text_of(path)
-    tree = _toml(text, path)
+    tree = parsed(text, path)
     offer = read_env_file(text_of(env_file), environment or {}, str(env_file)) if env_file is not None else {}
     origins = Origins(path, text, env_file)
     try:
@@ -189,15 +190,6 @@ def text_of(path: Path) -> str:
         raise UserError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: not a text in UTF-8") from None
-
-
-def _toml(text: str, path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as wrong:
-        said, _, where = str(wrong).partition(" (at line ")
-        line = where.partition(",")[0]
-        raise UserError(f"{path}{f':{line}' if line.isdigit() else ''}: not TOML: {said}") from None
 
 
 def _undefined(missing: UndefinedError, offer: Mapping[str, Value], path: Path, text: str, env_file: Path | None) -> str:
