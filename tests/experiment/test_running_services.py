@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from loadcell.errors import EnvironmentFailure, UserError
-from loadcell.experiment.prepare import running_urls
+from loadcell.experiment.choose import running_urls
 from loadcell.experiment.services import RunningServices
 from loadcell.experiment.spec import ExperimentSpec, TargetUrls
 from loadcell.fleet.registry import Entry, Registry, this_process
@@ -152,3 +152,16 @@ def test_a_specification_with_a_byte_order_mark(tmp_path: Path) -> None:
         spec = f"name = 'exp'\n[target]\nbase_url = ['{engine.root_url}']\n[bench]\n{BENCH}[[scenario]]\nname = 'a'\n"
         assert run(tmp_path, "\ufeff" + spec).state == "complete"
     assert (tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8").startswith("name")
+
+
+@pytest.mark.parametrize("said", ["served-model-name = 'm'\n[fleet.args]", "[fleet.args]\nserved-model-name = 'm'", "[fleet.args]"])
+def test_they_are_asked_by_the_name_that_they_serve_and_it_is_in_the_report(tmp_path: Path, said: str) -> None:
+    """Also where only the engine's own option says it, or nothing does."""
+    path = "" if said == "[fleet.args]" else "model = '/data/models/M'\n"
+    with running_engine(ttft_ms=1.0, itl_ms=1.0, model="m") as engine:
+        spec = (
+            f"name = 'exp'\n[fleet]\nengine = 'simulated'\nport = {engine.port}\n{path}{said}\n[bench]\n{BENCH}[[scenario]]\nname = 'a'\n"
+        )
+        results = run(tmp_path, spec, skip_fleet=True)
+    assert (results.cells[0].state, results.fleet.model) == ("done", "m")
+    assert "Engine simulated, model m." in (tmp_path / "run" / "report.md").read_text()

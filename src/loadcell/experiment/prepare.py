@@ -6,38 +6,30 @@ Everything that can be refused is refused here, before a service is started and 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from loadcell.errors import EnvironmentFailure, LoadcellError, UserError
+from loadcell.errors import UserError
 from loadcell.experiment import matrix
 from loadcell.experiment.cell_run import refuse_too_large, scenario_of
+from loadcell.experiment.choose import SOMEWHERE, own_fleet, refuse_silent, running_services
 from loadcell.experiment.folder import COPY, SPEC, STATE, RunFolder
 from loadcell.experiment.matrix import Cell
 from loadcell.experiment.new_folder import new_folder, take_back
-from loadcell.experiment.places import refusals_placed
 from loadcell.experiment.read import read_experiment, text_of
 from loadcell.experiment.results import PlannedCell
 from loadcell.experiment.run import ExperimentRun, ExperimentWatcher, Setting, now_text
 from loadcell.experiment.secrets import Hider
-from loadcell.experiment.services import Now, OwnFleet, RunningServices, Services
+from loadcell.experiment.services import Services
 from loadcell.experiment.spec import ExperimentSpec
 from loadcell.experiment.state import Opened
 from loadcell.fleet.registry import Registry
-from loadcell.fleet.spec import FleetSpec
 from loadcell.load.facts import host_facts, version_facts
 from loadcell.load.redact import HIDDEN
-from loadcell.scenario import TargetSpec
 from loadcell.seeds import fresh
-
-if TYPE_CHECKING:
-    import ssl
-
-_LOOPBACK: Final = "127.0.0.1"
-_SOMEWHERE: Final = Now((f"http://{_LOOPBACK}:1",), None)
 
 
 class Asked(Struct, frozen=True):
@@ -140,10 +132,15 @@ def _prepared(
     spec = _with_seed(spec, asked, history.opened)
     every = matrix.matrix(spec)
     cells = _asked_cells(every, asked, history.opened)
-    refuse_too_large((cell.scenario, scenario_of(cell, _SOMEWHERE, None, environment)) for cell in cells)
+    refuse_too_large((cell.scenario, scenario_of(cell, SOMEWHERE, None, environment)) for cell in cells)
     hider = Hider.of(msgspec.to_builtins(spec))
-    services = _services(spec, cells, asked, folder.path, environment, registry, watcher, hider)
-    _refuse_silent(services, [cell for cell in cells if history.finished(cell.name, cell.hash) is None], environment)
+    target = scenario_of(cells[0], SOMEWHERE, None, environment).target
+    services: Services = (
+        own_fleet(spec, asked.spec, folder.path, registry, watcher.note, target.headers, hider)
+        if spec.fleet is not None and not asked.skip_fleet
+        else running_services(spec, cells[0], target, registry)
+    )
+    refuse_silent(services, [cell for cell in cells if history.finished(cell.name, cell.hash) is None], environment)
     planned = [PlannedCell.of(cell, hider.tree(msgspec.to_builtins(cell.flags))) for cell in every]
     shown = _redacted(spec, asked.spec, hider)
     _write_down(asked, spec, folder, planned, cells, shown, hider, resumed=bool(history.opened))
@@ -215,111 +212,3 @@ def _write_down(
             resumed=resumed,
         )
     )
-
-
-def _services(
-    spec: ExperimentSpec,
-    cells: Sequence[Cell],
-    asked: Asked,
-    folder: Path,
-    environment: Mapping[str, str],
-    registry: Registry,
-    watcher: ExperimentWatcher,
-    hider: Hider,
-) -> Services:
-    target = scenario_of(cells[0], _SOMEWHERE, None, environment).target
-    headers = target.headers
-    if spec.fleet is not None and not asked.skip_fleet:
-        from loadcell.fleet.fleet import Fleet  # engines and hosts, which a run on running services has no use for
-
-        fleet = Fleet(
-            spec.fleet, folder, registry, name=spec.name, note=watcher.note, headers=headers, source=asked.spec and asked.spec.resolve()
-        )
-        try:
-            with refusals_placed(spec.origins):
-                fleet.check()
-        except BaseException:
-            fleet.release()
-            raise
-        return OwnFleet(fleet, hider)
-    engine = spec.fleet.engine if spec.fleet else None
-    urls = running_urls(spec, registry)
-    return RunningServices(
-        urls,
-        engine=engine,
-        model=(spec.fleet.served_model_name or spec.fleet.model) if spec.fleet else None,
-        health_path=str(cells[0].flags.get("health_path") or (spec.fleet.health_path if spec.fleet else None) or "/health"),
-        headers=headers,
-        devices=_devices(spec.fleet, len(urls)),
-        proxy=target.proxy,
-        tls=_tls(target) if any(url.startswith("https") for url in urls) else None,
-    )
-
-
-def _tls(target: TargetSpec) -> "ssl.SSLContext":
-    from loadcell.client import tls  # OpenSSL takes a while to load
-
-    return tls.context(target.ca_file, target.insecure)
-
-
-def _refuse_silent(services: Services, todo: Sequence[Cell], environment: Mapping[str, str]) -> None:
-    """Services that somebody else was to start, and that are not there: said at once, unless the first cell is to wait for them."""
-    if not isinstance(services, RunningServices) or not todo:
-        return
-    if scenario_of(todo[0], _SOMEWHERE, None, environment).ready_check_timeout_s > 0:
-        return
-    silent = services.silent()
-    if silent:
-        raise EnvironmentFailure(
-            f"no answer from {', '.join(silent)}: start what is to be measured, or have it waited for: [bench] ready-check-timeout-sec = 600"
-        )
-
-
-def _devices(fleet: FleetSpec | None, services: int) -> int | None:
-    """Of services that run already, as the specification tells."""
-    from loadcell.fleet.plan import devices_by_config
-
-    each = devices_by_config(fleet) if fleet is not None else None
-    return each * services if each else None
-
-
-def running_urls(spec: ExperimentSpec, registry: Registry) -> tuple[str, ...]:
-    """Where services that run already are: as [target] says, as `loadcell fleet up` recorded them, or at the fleet's fixed ports here."""
-    if spec.target is not None:
-        return spec.target.base_url
-    assert spec.fleet is not None
-    up = [entry for entry in registry.entries() if entry.made_by == "up" and entry.spec_name == spec.name and entry.port is not None]
-    if len({entry.folder for entry in up}) > 1:
-        raise UserError(f"--skip-fleet: several fleets named {spec.name} are up; give the addresses of one as [target] base_url")
-    if up:
-        ordered = sorted(up, key=lambda entry: (len(entry.service), entry.service))
-        return tuple(_url(entry.address or _LOOPBACK, entry.port or 0) for entry in ordered)
-    planned = _planned_urls(spec.fleet) if spec.fleet.port != "auto" else ()
-    if planned:
-        return planned
-    raise UserError(
-        f"--skip-fleet: where the services of {spec.name} are is not known: `loadcell fleet up` recorded none, "
-        "and [fleet] gives no ports that can be told without looking; give their addresses as [target] base_url"
-    )
-
-
-def _planned_urls(fleet: FleetSpec) -> tuple[str, ...]:
-    """Where they would be by the specification alone; empty where that depends on what is found on the machines."""
-    from loadcell.fleet.hosts import open_host  # engines and hosts are loaded only where they are asked
-    from loadcell.fleet.plan import HostFound, hosts_of, plan_services
-
-    if not fleet.host and fleet.multi_host is None and isinstance(fleet.port, int):
-        return tuple(_url(_LOOPBACK, fleet.port + index) for index in range(fleet.replicas))
-    hosts = [open_host(spec) for spec in hosts_of(fleet)]
-    try:
-        plans = plan_services(fleet, {host.name: HostFound(address=host.address) for host in hosts})
-    except LoadcellError:
-        return ()
-    finally:
-        for host in hosts:
-            host.close()
-    return tuple(plan.base_url for plan in plans if plan.serves and plan.base_url)
-
-
-def _url(address: str, port: int) -> str:
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
