@@ -165,3 +165,10 @@ def test_they_are_asked_by_the_name_that_they_serve_and_it_is_in_the_report(tmp_
         results = run(tmp_path, spec, skip_fleet=True)
     assert (results.cells[0].state, results.fleet.model) == ("done", "m")
     assert "Engine simulated, model m." in (tmp_path / "run" / "report.md").read_text()
+
+
+def test_a_gate_for_cells_without_limits_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+    spec = f"name = 'exp'\n[target]\nbase_url = 'http://127.0.0.1:9'\n[bench]\n{BENCH}[[scenario]]\nname = 'a'\n"
+    with pytest.raises(UserError, match=r"--gate: .* has no limit to hold these cells to"):
+        run(tmp_path, spec, gate=True)
+    assert not (tmp_path / "run").exists()

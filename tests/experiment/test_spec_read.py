@@ -324,3 +324,32 @@ def test_hosts_and_a_cluster_file_are_two_answers(tmp_path: Path) -> None:
     text = MULTI + f"cluster_file = '{tmp_path}/cluster.toml'\n[[fleet.host]]\nname = 'a'\n"
     assert "give one of both" in refusal(tmp_path, text)
     assert "No such file" in refusal(tmp_path, MULTI + "cluster_file = '/no/such.toml'\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (
+            "gate = true\n[target]\nbase-url = 'http://127.0.0.1:1'\n[bench]\nnum-prompts = 1\n",
+            1,
+            "gate: true, and there is no limit to hold",
+        ),
+        (
+            "slo = ['ttft p95 <= 1s']\n[target]\nbase-url = 'http://127.0.0.1:1'\n[[scenario]]\nnum-prompts = 1\nslo = []\ngate = true\n",
+            7,
+            "[[scenario]] 1, gate: true, and there is no limit to hold",
+        ),
+    ],
+)
+def test_a_gate_that_holds_nothing_is_refused(tmp_path: Path, text: str, line: int, said: str) -> None:
+    (tmp_path / "e.toml").write_text(text)
+    with pytest.raises(UserError) as refused:
+        read_experiment(tmp_path / "e.toml")
+    assert str(refused.value).startswith(f"{tmp_path / 'e.toml'}:{line}: {said}")
+
+
+def test_a_default_in_the_specification_itself_is_refused_with_where_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(FLEET + "model = '${M:-demo}'\n")
+    (tmp_path / "c.env").write_text("A=1\n")
+    with pytest.raises(UserError, match=r"a default is for the env file: say M=\$\{M:-demo\} there, and \$\{M\} here"):
+        read_experiment(tmp_path / "e.toml", env_file=tmp_path / "c.env")

@@ -55,6 +55,7 @@ def run(
         skip_fleet=skip_fleet or os.environ.get("SKIP_MANAGE_SERVER") == "1",
         resume=resume,
         only=tuple(only or ()),
+        gate=gate,
     )
     _refuse_together(asked.resume, output_dir)
     with leaving(), prepared(asked, os.environ, fleet_registry(os.environ, view.note), view) as ready:

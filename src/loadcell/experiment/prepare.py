@@ -19,7 +19,7 @@ from loadcell.experiment.choose import SOMEWHERE, own_fleet, refuse_silent, runn
 from loadcell.experiment.folder import COPY, SPEC, STATE, RunFolder
 from loadcell.experiment.matrix import Cell
 from loadcell.experiment.new_folder import new_folder, take_back
-from loadcell.experiment.read import read_experiment, text_of
+from loadcell.experiment.read import GATE_EXAMPLE, read_experiment, text_of
 from loadcell.experiment.results import PlannedCell
 from loadcell.experiment.run import ExperimentRun, ExperimentWatcher, Setting, now_text
 from loadcell.experiment.secrets import Hider
@@ -42,6 +42,7 @@ class Asked(Struct, frozen=True):
     skip_fleet: bool = False
     resume: Path | None = None
     only: tuple[str, ...] = ()
+    gate: bool = False
 
 
 class Prepared(Struct, frozen=True):
@@ -126,7 +127,9 @@ def _prepared(
         raise UserError(
             f"{asked.spec}: there is no [bench] and no [[scenario]], so there is nothing to run; `loadcell fleet up` starts services alone"
         )
-    matrix.only(matrix.matrix(spec), asked.only)  # a pattern that names nothing is refused before a folder is made
+    named = matrix.only(matrix.matrix(spec), asked.only)  # a pattern that names nothing is refused before a folder is made
+    if asked.gate and not any(cell.slos for cell in named):
+        raise UserError(f"--gate: {asked.spec} has no limit to hold these cells to: give it one, as in {GATE_EXAMPLE}")
     folder = folder_for(spec)
     history = folder.history()
     spec = _with_seed(spec, asked, history.opened)

@@ -24,6 +24,8 @@ from loadcell.fleet.spec import FleetSpec
 _CLUSTER_FILE: Final = "cluster_file"
 _CLUSTER_VARIABLE: Final = "CLUSTER_CONFIG_PATH"
 Made = TypeVar("Made")
+GATE_EXAMPLE: Final = 'slo = ["ttft p95 <= 200ms"]'
+_NO_LIMIT: Final = f"there is no limit to hold: give one, as in {GATE_EXAMPLE}, or leave the gate out"
 _SOMEWHERE: Final = "http://127.0.0.1:1"  # a fleet's own URLs are known when it is ready; its flags are checked before
 
 
@@ -47,8 +49,10 @@ def read_experiment(
             spec = msgspec.structs.replace(spec, fleet=over_cluster(spec.fleet, cluster, note))
             origins.cluster(cluster, spec.fleet.env.keys() - own.keys() if spec.fleet else ())
         spec = msgspec.structs.replace(spec, origins=origins.found)
-        for cell in matrix(spec):
+        cells = matrix(spec)
+        for cell in cells:
             check_cell(spec, cell)
+        refuse_idle_gates(spec, cells)
         return spec
 
     return read_tree(path, made, sets=sets, env_file=env_file, environment=environment)
@@ -115,6 +119,15 @@ def check_cell(spec: ExperimentSpec, cell: Cell) -> None:
         scenario_from_flags({**cell.flags, "base_url": urls})
     except UserError as wrong:
         raise SpecError(_place_of(spec, cell, str(wrong)), f"in scenario {cell.scenario}: {wrong}") from None
+
+
+def refuse_idle_gates(spec: ExperimentSpec, cells: Sequence[Cell]) -> None:
+    """A gate that has no limit to hold would pass whatever is measured."""
+    if spec.gate and cells and not any(cell.slos for cell in cells):
+        raise SpecError(("gate",), f"true, and {_NO_LIMIT}")
+    for index, row in enumerate(spec.scenario):
+        if row.gate and not (spec.slo if row.slo is None else row.slo):
+            raise SpecError(("scenario", index, "gate"), f"true, and {_NO_LIMIT}")
 
 
 def _place_of(spec: ExperimentSpec, cell: Cell, text: str) -> Place:
@@ -196,6 +209,9 @@ def _undefined(missing: UndefinedError, offer: Mapping[str, Value], path: Path, 
     line = next((at for at, words in enumerate(text.split("\n"), 1) if f"${{{missing.key}}}" in words.partition("#")[0]), None)
     line = line or line_of(text, missing.place)
     instead = f"add it to {env_file}" if env_file is not None else "give --env-file FILE with a line for it"
+    if ":-" in missing.key:
+        name = missing.key.partition(":-")[0]
+        instead = f"a default is for the env file: say {name}=${{{missing.key}}} there, and ${{{name}}} here"
     known = f" (it offers {', '.join(offer)})" if offer else ""
     where = f"{path}:{line}" if line else str(path)
     return f"{where}: {shown(missing.place)}: ${{{missing.key}}} has no value: {instead}{known}, or write $${{{missing.key}}} for the text itself"
