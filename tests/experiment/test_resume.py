@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from loadcell.errors import UserError
 from loadcell.experiment.results import report_again
@@ -63,6 +65,23 @@ def test_a_resume_of_what_is_whole_runs_nothing(tmp_path: Path, url: str) -> Non
         assert found.run.execute().state == "complete"
     assert told.began == []
     assert not (tmp_path / "run" / "spec.2.json").exists()
+
+
+def test_a_resume_keeps_what_is_known_of_the_services_until_they_are_started_again(tmp_path: Path, url: str) -> None:
+    """Their names, how they were started, what happened to them: the cells that are kept were measured on them."""
+    first = run(tmp_path, text([url], rows(1)))
+    body = replace(
+        first,
+        notices=[*first.notices, "replica-0 was started again"],
+        fleet=replace(first.fleet, leftovers=["port 1 is held"], services=[replace(first.fleet.services[0], command="serve it")]),
+    )
+    (tmp_path / "run" / "results.json").write_bytes(msgspec.json.encode(body))
+    again = run(tmp_path, None, resume=tmp_path / "run")
+    assert (again.fleet.services, again.fleet.model) == (body.fleet.services, first.fleet.model)
+    assert again.fleet.leftovers == []  # this part of the run left nothing
+    assert again.notices == [*body.notices, "left behind by an earlier part of this run: port 1 is held"]
+    assert "serve it" in (tmp_path / "run" / "report.md").read_text()
+    assert run(tmp_path, None, resume=tmp_path / "run").notices == again.notices
 
 
 def test_what_the_specification_says_otherwise_now_is_measured_anew_and_the_old_is_kept(tmp_path: Path, url: str) -> None:

@@ -123,7 +123,7 @@ def report_again(given: Path) -> tuple[ExperimentResults, list[str]]:
     state, cause = _state(folder, history)
     if state == "running":
         remarks.append("the experiment still runs: this is what there is by now")
-    before = _before(folder)
+    before = results_before(folder)
     fleet = before.fleet if before else FleetFacts(managed=not opened.skip_fleet)
     return (
         ExperimentResults(
@@ -175,7 +175,7 @@ def fleet_events(folder: Path) -> list[FleetEventSeen]:
     return seen
 
 
-def _before(folder: Path) -> ExperimentResults | None:
+def results_before(folder: Path) -> ExperimentResults | None:
     """What the run itself wrote: what cannot be made again."""
     try:
         return msgspec.json.decode((folder / RESULTS_NAME).read_bytes(), type=ExperimentResults)

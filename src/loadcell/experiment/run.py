@@ -22,7 +22,7 @@ from loadcell.errors import LoadcellError
 from loadcell.experiment.cell_run import CellEnd, run_cell
 from loadcell.experiment.folder import RAW, RunFolder
 from loadcell.experiment.matrix import Cell
-from loadcell.experiment.results import PlannedCell, cell_result, fleet_events, scenarios, shared_flags, verdict_of
+from loadcell.experiment.results import PlannedCell, cell_result, fleet_events, results_before, scenarios, shared_flags, verdict_of
 from loadcell.experiment.services import Services
 from loadcell.experiment.state import Attempt, Began, Closed, Ended
 from loadcell.fleet.health import Health
@@ -85,11 +85,14 @@ class ExperimentRun:
         self._history = folder.history()
         self._began = self._history.opened[0].at
         self._cells = {cell.name: self._known(cell) for cell in setting.planned}
-        self._notices = [*setting.notices, *self._history.remarks]
+        before = results_before(folder.path)
+        self._notices = [*(_told_before(before) if before else ()), *setting.notices, *self._history.remarks]
         self._signal: int | None = None
         self._may_leave = False
         self._stopped: str | None = None
-        self._fleet = FleetFacts(managed=services.managed, engine=services.engine, model=services.model)
+        # What a resumed run knows of its services holds for the cells that it keeps, until services are started again.
+        known = before.fleet if before else FleetFacts(managed=services.managed)
+        self._fleet = replace(known, managed=services.managed, engine=services.engine, model=services.model or known.model, leftovers=[])
 
     @property
     def signal(self) -> int | None:
@@ -260,6 +263,10 @@ class ExperimentRun:
         self._signal = self._signal or number
         if self._may_leave:
             raise leave(number)
+
+
+def _told_before(before: ExperimentResults) -> list[str]:
+    return [*before.notices, *(f"left behind by an earlier part of this run: {text}" for text in before.fleet.leftovers)]
 
 
 @contextmanager

@@ -79,7 +79,7 @@ class OwnFleet:
         self._fleet, self._hider = fleet, hider
         self._devices_each = devices_by_config(fleet.spec)
         self.engine: str | None = fleet.spec.engine
-        self.model: str | None = fleet.model
+        self.model: str | None = fleet.model or None
         self.leftovers: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
