@@ -34,12 +34,19 @@ words = sys.argv[1:]
 log = os.path.join({folder!r}, f"{{time.time_ns()}}-{{os.getpid()}}.jsonl")
 open(log, "x").close()
 words += ["--access-log", log]
+slower = os.path.join({folder!r}, "slower")
+if os.path.exists(slower):
+    for name in ("--ttft-ms", "--itl-ms"):
+        at = words.index(name) + 1
+        words[at] = str(float(words[at]) * float(open(slower).read()) ** len(os.listdir({folder!r})))
 memory = float(words[words.index("--gpu-memory-utilization") + 1])
 if memory < 0.4:
     words += ["--fault", "oom_start"]
 sys.exit(loadcell.cli.main.main(["simulate", *words]))
 """
-"""The simulated engine, with an access log of its own for each launch, that does not start with little memory."""
+"""The simulated engine, with an access log of its own for each launch, that does not start with little memory. Beside a file `slower`, each launch is
+slower than the one before by the factor in it.
+"""
 
 STUDY = """
 [study]
@@ -222,6 +229,35 @@ def nothing_foreign(folder: Path, run: Path, record: Record) -> None:
             assert sum(map(len, own)) <= one.attempts, one
         else:
             assert len(own[-1]) <= 1 + 2 * (REQUESTS + 6), one
+
+
+def test_a_machine_that_slows_down_is_told_and_taken_out_of_what_is_compared(folder: Path) -> None:
+    """By 6 % with each launch: the eighth trial measures the default again, which is a third slower by then."""
+    study(folder, [{"max_num_seqs": 6}], 9, choices=[NONE, FLAPS])
+    (folder / "access" / "slower").write_text("1.06")
+    few = ["--set", "study.confirm.max_rounds=0", "--set", "study.confirm.min_rounds=0"]
+    run = Tune(folder, "study.toml", "--output-dir", "run", *few)
+    assert run.wait(180) == 0, run.err
+    record = run.over()
+    told = run.study()
+    control = next(one for one in told.trials if one.kind == "drift")
+    assert control.number == 7
+    if control.outcome == "invalid_measurement":  # this machine was too busy to tell
+        return
+    (drifted,) = record.drifts
+    assert drifted.significant
+    assert drifted.ratio is not None
+    assert 0.5 < drifted.ratio < 0.85
+    text = f"the baseline gave {drifted.ratio - 1:+.1%} against trial "
+    report = " ".join((folder / "run" / "report.md").read_text().split())
+    assert text in run.err
+    assert f"{text}{run.err.partition(text)[2].split(':')[0]}: the machine has drifted" in report
+    late = [one for one in told.trials if one.objective is not None and one.number > 4]
+    assert late
+    for one in late:  # what each would have given on the machine as it was
+        assert one.corrected is not None
+        assert one.objective is not None
+        assert one.corrected > 1.1 * one.objective
 
 
 VLLM = """#!{python}

@@ -10,7 +10,7 @@ from loadcell.seeds import derive
 from loadcell.testing.fake_clock import FakeClock
 from loadcell.tune.events import Closed, Opened, Record
 from loadcell.tune.outcome import TrialResult
-from loadcell.tune.parameters import Configuration, Parameter, Place
+from loadcell.tune.parameters import Configuration, Constraint, Parameter, Place
 from loadcell.tune.sampler import SearchSpec
 from loadcell.tune.setting import Setting, StudyWatcher
 from loadcell.tune.space import Space
@@ -102,10 +102,11 @@ class Ready:
         resume: bool = False,
         storage: str | None = None,
         at: Callable[[int], None] = lambda _: None,
+        constraints: tuple[Constraint, ...] = (),
         **setting: Any,
     ) -> None:
         self.clock = FakeClock()
-        self.space = Space(parameters)
+        self.space = Space(parameters, constraints)
         self.folder = StudyFolder.resume(path) if resume else StudyFolder.make(_made(path))
         opened = Opened("", "t", "t.toml", "spec.json", by=path.name, sampler=sampler, resumed=resume)
         self.folder.append(opened)

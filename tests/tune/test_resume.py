@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from studies import LIMIT, SPACE, Ready, dead, flat, hill
+from studies import CACHING, LIMIT, SPACE, Ready, dead, flat, hill
 
 from loadcell.errors import EnvironmentFailure, UserError
 from loadcell.tune.events import Record
 from loadcell.tune.fingerprint import refuse_other
+from loadcell.tune.parameters import Constraint, Parameter, Place
 from loadcell.tune.spec import Confirm
 from loadcell.tune.stopping import Budget
 from loadcell.tune.study_folder import EVENTS, JOURNAL, StudyFolder, read_record, study_folder
@@ -28,41 +29,54 @@ class KilledError(BaseException):
 
 
 class Kill:
-    """Counts the moments at which a study may be killed, and kills it at the `at`-th."""
+    """Names the moments at which a study may be killed, and kills it at the `at`-th."""
 
     def __init__(self, ready, at):
-        self.count, self.at = 0, at
+        self.moments, self.at = [], at
         for owner, names in ((ready.folder, ("append",)), (ready.book, ("ask", "further", "tell")), (ready.fake, ("measure",))):
             for name in names:
                 setattr(owner, name, self._around(getattr(owner, name)))
 
     def _around(self, call):
         def counted(*arguments, **named):
-            self.moment()
+            what = type(arguments[0]).__name__ if call.__name__ == "append" else call.__name__
+            kind = getattr(arguments[0], "kind", "") if arguments else ""
+            self.moment(f"before {what} {kind}")
             result = call(*arguments, **named)
-            self.moment()
+            self.moment(f"after {what} {kind}")
             return result
 
         return counted
 
-    def moment(self):
-        self.count += 1
-        if self.count == self.at:
+    def moment(self, name):
+        self.moments.append(name)
+        if len(self.moments) == self.at:
             raise KilledError
 
 
-def moments(tmp_path):
-    ready = Ready(tmp_path / "whole", **SMALL)
+def moments(tmp_path, **how):
+    ready = Ready(tmp_path / "whole", **(how or SMALL))
     kill = Kill(ready, None)
     ready.run()
-    return kill.count
+    return kill.moments
+
+
+def chosen(names):
+    """The first and the last moment of each kind, and every ninth of all; all of them where that is asked for."""
+    if os.environ.get("EVERY_MOMENT"):
+        return range(1, len(names) + 1)
+    firsts = {name: at for at, name in reversed(list(enumerate(names, 1)))}
+    lasts = {name: at for at, name in enumerate(names, 1)}
+    return sorted({*firsts.values(), *lasts.values(), *range(1, len(names) + 1, 9)})
 
 
 @pytest.mark.slow
 def test_killed_at_every_moment_it_loses_at_most_the_trial_in_flight(tmp_path):
     every = moments(tmp_path)
-    assert every > 100
-    for at in range(1, every + 1, 1 if os.environ.get("EVERY_MOMENT") else 7):
+    assert len(every) > 100
+    events = {name.split()[1] for name in every}
+    assert events >= {"Began", "Ended", "Drifted", "Searched", "Shortlisted", "Judged", "Reverted", "Settled", "Closed"}, events
+    for at in chosen(every):
         path = tmp_path / f"at-{at}"
         first = Ready(path, **SMALL)
         Kill(first, at)
@@ -85,6 +99,34 @@ def test_killed_at_every_moment_it_loses_at_most_the_trial_in_flight(tmp_path):
         assert len(set(numbers)) == len(numbers), at
         told = {one.number: one.outcome for one in again.book.results()}
         assert {one.number: one.outcome for one in record.results.values()} == told, f"at {at}: the storage knows the same"
+
+
+TINY = {
+    "sampler": "random",
+    "budget": Budget(trials=30),
+    "confirm": Confirm(max_rounds=0),
+    "parameters": (Parameter("seqs", "int", Place(flag="--max-num-seqs"), ladder=(32, 64, 128), default=64), CACHING),
+    "constraints": (Constraint("seqs > 32 or caching"),),
+}
+"""Five configurations: soon the record answers, and one in six proposals is not legal."""
+
+
+@pytest.mark.slow
+def test_killed_where_the_record_answers_or_a_proposal_is_rejected_it_measures_nothing_twice(tmp_path):
+    every = moments(tmp_path, **TINY)
+    wanted = [f"{when} {what} " for when in ("before", "after") for what in ("Answered", "Rejected")]
+    assert set(wanted) <= set(every)
+    for name in wanted:
+        path = tmp_path / name.replace(" ", "-")
+        first = Ready(path, **TINY)
+        Kill(first, every.index(name) + 1)
+        with pytest.raises(KilledError):
+            first.run()
+        again = Ready(path, resume=True, **TINY)
+        closed = again.run()
+        assert (closed.state, again.record.searched.reason) == ("complete", "exhausted"), name
+        measured = [again.space.key(one) for _, kind, one in (*first.fake.calls, *again.fake.calls) if kind != "drift"]
+        assert len(measured) == len(set(measured)) == 5, name
 
 
 @pytest.mark.slow

@@ -55,13 +55,14 @@ def study(
 
 def show(folder: Path) -> None:
     """What it found, on standard output; its reports are made again. Of a study that runs its own process writes them."""
+    from loadcell.cli.study_view import width_of
     from loadcell.report import study_terminal
     from loadcell.tune.reporting import report_again
 
     _one_thread()
     path, record, reporter, running = report_again(folder)
     results = reporter.results(record, running=True) if running else reporter.write(record)
-    study_terminal.show(results, sys.stdout)
+    study_terminal.show(results, sys.stdout, width_of(sys.stdout))
     print(f"\n{path / 'report.md'}")
 
 

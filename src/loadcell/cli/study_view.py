@@ -3,6 +3,7 @@
 Elsewhere than on a terminal there are only lines: as a trial begins, and as it ends, with how the study stands.
 """
 
+import shutil
 from typing import TYPE_CHECKING, Final, TextIO
 
 from loadcell.clock import NS_PER_S, MonotonicClock
@@ -13,6 +14,7 @@ from loadcell.report.figures import one_line
 from loadcell.report.files import REPORT_NAME
 from loadcell.report.study import StudyResults
 from loadcell.report.study_tables import duration, figure, second_text, shown, value_text
+from loadcell.report.terminal import WIDTH
 from loadcell.tune.events import Began
 from loadcell.tune.objective import UNITS
 from loadcell.tune.outcome import MEASURED, TrialPhase, TrialResult
@@ -112,10 +114,11 @@ class StudyView(Watching):
         self._stands(spent)
         told = trial_line(result, self._values(result))
         if self._live is not None and began is not None:  # the display has the rest
-            self._say(f"{label(began)}: {told}: {self._shown(began)}")
+            self._say(f"{label(began)}: {told}: {self._shown(began)}{_why(result)}")
             return
         best = f" · {self._best}" if result.kind not in ("confirm", "revert") else ""
-        self._say(f"loadcell: trial {result.number}: {told}{best} · {self._left()} left")
+        left = self._left()
+        self._say(f"loadcell: trial {result.number}: {told}{_why(result)}{best}" + (f" · {left} left" if left else ""))
 
     def note(self, text: str) -> None:
         if text in self._said:  # what is true of every trial is said once
@@ -133,7 +136,7 @@ class StudyView(Watching):
         """The end, as `loadcell study show` tells it."""
         reported = ready.study.reported
         if isinstance(reported, StudyResults):
-            study_terminal.show(reported, self._out)
+            study_terminal.show(reported, self._out, width_of(self._out))
             self._out.write(f"\nreport: {ready.folder / REPORT_NAME}\n")
             if reported.best is not None:
                 self._out.write(f"best: {ready.folder / BEST}\n")
@@ -178,6 +181,9 @@ class StudyView(Watching):
             return ""
         metric, second = objectives(self._ready.spec.objective)
         text = figure(result.objective, UNITS[metric] + (" per device" if self._ready.spec.objective.per == "device" else ""))
+        load = self._ready.spec.load
+        if load.mode == "capacity" and load.knob in result.load:
+            text += f" at a {load.knob.replace('_', ' ')} of {result.load[load.knob]:g}"
         value = result.figures.get(SECOND)
         return text if second is None or not value else f"{text}, {second} {second_text(second, value)}"
 
@@ -201,7 +207,7 @@ class StudyView(Watching):
             *([f"{max(0, budget.launches - spent.launches)} launches"] if budget.launches is not None else []),
             *([duration(max(0.0, budget.wall_s - elapsed_s))] if budget.wall_s is not None else []),
         ]
-        return ", ".join(parts) or "0 trials"
+        return ", ".join(parts)
 
     def _drawing(self) -> "RenderableType":
         from rich.text import Text
@@ -220,7 +226,7 @@ class StudyView(Watching):
         text.append(
             f"time: {duration(spent.launch_s)} starting, {duration(spent.measure_s)} measuring, {duration(spent.lost_s)} lost to failures\n"
         )
-        text.append(f"left: {self._left()}")
+        text.append(f"left: {self._left() or 'what the confirmation needs'}")
         return text
 
 
@@ -233,6 +239,11 @@ class _Load(Watcher):
 
     def note(self, text: str) -> None:
         self._view.note(text)
+
+
+def width_of(out: TextIO) -> int:
+    """Of the lines of an answer: no wider than the terminal that it goes to."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns) if out.isatty() else WIDTH
 
 
 def label(began: Began) -> str:
@@ -248,14 +259,17 @@ def label(began: Began) -> str:
 
 
 def trial_line(result: TrialResult, values: str) -> str:
-    """`ok, 4,210 tokens/s, 62 s`; of one that failed, why."""
+    """`ok, 4,210 tokens/s, 62 s`."""
     words = [result.outcome.replace("_", " "), *([values] if values else [])]
     missed = [text for text, value in result.violations.items() if value is not None and value > 0]
     if missed:
         words.append("missed " + ", ".join(missed))
-    if result.outcome not in MEASURED and result.evidence:
-        words.append(one_line(result.evidence, _WIDTH))
     return ", ".join([*words, duration(seconds_of(result))])
+
+
+def _why(result: TrialResult) -> str:
+    """Of one that failed."""
+    return f" · {one_line(result.evidence, _WIDTH)}" if result.outcome not in MEASURED and result.evidence else ""
 
 
 def _budget(ready: Prepared) -> str:

@@ -33,10 +33,12 @@ def script(launches: Sequence[ServiceLaunch], head: str) -> str:
     """Starts them all, each in the background, and waits; of several hosts the lines stand below the host's name, to be run there."""
     hosts = list(dict.fromkeys(one.host for one in launches))
     lines = ["#!/bin/sh", *_comment(head), "set -eu"]
+    folders = dict.fromkeys(str(PurePosixPath(path).parent) for one in launches for path in one.files)
+    lines += [f"mkdir -p {shlex.quote(folder)}" for folder in folders]
     for one in launches:
         for path, content in one.files.items():
             end = _end_mark(content)
-            lines += [f"mkdir -p {shlex.quote(str(PurePosixPath(path).parent))}", f"cat > {shlex.quote(path)} <<'{end}'"]
+            lines += [f"cat > {shlex.quote(path)} <<'{end}'"]
             lines += [content.rstrip("\n"), end]
     for host in hosts:
         if len(hosts) > 1:

@@ -65,11 +65,13 @@ def duration(value: float | None) -> str:
     if value is None:
         return MISSING
     if value < 9.95:
-        return f"{value:.1f} s"
+        return f"{value:.1f} s" if value else "0 s"
     whole = round(value)
     if whole < 120:
         return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 7200 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    size, small, names = (60, 1, ("min", "s")) if whole < 7200 else (3600, 60, ("h", "min"))
+    rest = whole % size // small
+    return f"{whole // size} {names[0]}" + (f" {rest} {names[1]}" if rest else "")
 
 
 def second_text(name: str, value: float | None) -> str:
@@ -100,10 +102,14 @@ def budget(results: StudyResults) -> str:
     spent = results.spent
     return " · ".join(
         [
-            f"{len(results.trials)} trials ({spent.trials} of the search), {spent.launches} launches in {duration(spent.elapsed_s)}",
+            f"{_counted(len(results.trials), 'trial')} ({spent.trials} of the search), {_counted(spent.launches, 'launch', 'launches')} in {duration(spent.elapsed_s)}",
             f"{duration(spent.launch_s)} starting, {duration(spent.measure_s)} measuring, {duration(spent.lost_s)} lost to trials that failed",
         ]
     )
+
+
+def _counted(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def answer(results: StudyResults) -> list[str]:
@@ -126,6 +132,7 @@ def answer(results: StudyResults) -> list[str]:
     if results.best_value is not None and results.default_value is not None and changed:
         lines.append(f"{figure(results.best_value, unit)}, the default {figure(results.default_value, unit)}.")
     lines += binding_lines(results)
+    lines += capacity_lines(results)
     if results.announced == "not_confirmed" or results.state in ("interrupted", "cut_off", "running", "stopped"):
         lines += incumbent_lines(results)
     return lines
@@ -137,6 +144,20 @@ def binding_lines(results: StudyResults) -> list[str]:
     if binding is None or results.best is None:
         return []
     return [f"The limit that comes first: {binding.text}, of which {share(binding.share)} is used."]
+
+
+def capacity_lines(results: StudyResults) -> list[str]:
+    """The largest load within the limits, of the best and of the default."""
+    told = {one.label: one for one in results.capacity if one.load is not None}
+    if not told:
+        return []
+    said = [
+        f"{'at least ' if one.status == 'bound_reached' else ''}{one.load:g} with the {label}"
+        for label, one in told.items()
+        if label == "default" or results.best != results.default
+    ]
+    knob = next(iter(told.values())).knob.replace("_", " ")
+    return [f"The largest {knob} within the limits: {', '.join(said)}."]
 
 
 def incumbent_lines(results: StudyResults) -> list[str]:
@@ -300,17 +321,20 @@ def trials(results: StudyResults) -> Table:
     fitness = any(one.fitness is not None for one in results.trials)
     limit_names = [one.text for one in results.limits]
     rows: list[Row] = []
+    second, front_numbers = results.objective.second, {one.trial for one in results.front}
     best = -math.inf
     for one in results.trials:
         value = one.corrected if one.corrected is not None else one.objective
         new = one.feasible and one.kind in ("default", "known", "fill", "search") and value is not None and value > best
         best = value if new and value is not None else best
+        marked = one.number in front_numbers if second else new
         rows.append(
             (
                 str(one.number),
                 one.kind,
                 OUTCOMES.get(one.outcome, one.outcome),
-                figure(value) + (" *" if new else ""),
+                figure(value) + (" *" if marked else ""),
+                *([second_text(second, one.second)] if second else []),
                 *([figure(one.fitness)] if fitness else []),
                 *(share(None if (margin := one.margins.get(text)) is None else math.exp(margin)) for text in limit_names),
                 " ".join(f"{load:g}" for load in one.load.values()) or MISSING,
@@ -323,13 +347,14 @@ def trials(results: StudyResults) -> Table:
         "for",
         "outcome",
         results.objective.unit,
+        *([second] if second else []),
         *(["optix's fitness"] if fitness else []),
         *(f"of {text}" for text in limit_names),
         "load",
         *varied,
         "time",
     )
-    notes = ["* the best of the search up to there, within the limits."]
+    notes = ["* on the front." if second else "* the best of the search up to there, within the limits."]
     if any(one.corrected is not None for one in results.trials):
         notes.append("Objectives stand as they would have been without the machine's drift; trials.csv has both.")
     return Table("All trials", header, rows, notes)

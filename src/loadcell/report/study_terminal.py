@@ -11,11 +11,11 @@ from loadcell.report.terminal import WIDTH
 _MOST_FAILURES: Final = 6
 
 
-def lines(results: StudyResults) -> list[str]:
-    """Not wider than a terminal."""
+def lines(results: StudyResults, width: int = WIDTH) -> list[str]:
+    """Not wider than that."""
     found = [f"{tables.title(results)}: {one_line(results.name)}"]
     for text in tables.answer(results):
-        found += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        found += wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     changed = [one for one in results.parameters if one.changed]
     if changed:
         wide = max(len(one.name) for one in changed)
@@ -26,19 +26,19 @@ def lines(results: StudyResults) -> list[str]:
     if results.front:
         found += ["", "  front"]
         found += [
-            "    " + one_line(f"trial {row[0]}: {row[1]}, {results.objective.second} {row[2]}: {row[3]}", WIDTH - 4)
+            "    " + one_line(f"trial {row[0]}: {row[1]}, {results.objective.second} {row[2]}: {row[3]}", width - 4)
             for row in tables.front(results).rows
         ]
     if results.failures:
         found += ["", "  failed"]
         for failure in results.failures[:_MOST_FAILURES]:
             text = f"{len(failure.trials)} × {tables.OUTCOMES.get(failure.outcome, failure.outcome)}"
-            found.append("    " + one_line(text + (f": {failure.evidence}" if failure.evidence else ""), WIDTH - 4))
+            found.append("    " + one_line(text + (f": {failure.evidence}" if failure.evidence else ""), width - 4))
         more = len(results.failures) - _MOST_FAILURES
         found += [f"    and {more} more kinds"] if more > 0 else []
-    return [*found, "", *wrap(tables.budget(results), WIDTH)]
+    return [*found, "", *wrap(tables.budget(results), width)]
 
 
-def show(results: StudyResults, out: TextIO) -> None:
-    out.write("\n".join(lines(results)) + "\n")
+def show(results: StudyResults, out: TextIO, width: int = WIDTH) -> None:
+    out.write("\n".join(lines(results, width)) + "\n")
     out.flush()

@@ -170,9 +170,11 @@ def reverted(
     winner = found.winner
     assert winner is not None and found.decision is not None and found.decision.winner is not None  # noqa: PT018 - for the types
     of_winner = [one[found.decision.winner] for one in found.rounds if found.decision.winner in one]
+    # What the default configuration does not have, for it is not active there, goes back to its own default.
+    plain = {**{one.name: one.default for one in space.parameters if one.default is not None and one.derived is None}, **default}
     current, refused, spent = winner, frozenset[str](), 0
     while True:
-        step = confirm.next_revert(current, default, importance, refused, space.searched, space.complete, space.legal)
+        step = confirm.next_revert(current, plain, importance, refused, space.searched, space.complete, space.legal)
         if step is None:
             return current
         name, configuration = step

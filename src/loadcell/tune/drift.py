@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadcell.tune.confirm import spread
-from loadcell.tune.outcome import TrialResult
+from loadcell.tune.outcome import TEACHES_DEATH, TrialResult
 from loadcell.tune.parameters import Configuration
 
 EVERY: Final = 8
@@ -47,7 +47,7 @@ def change(results: Sequence[TrialResult]) -> Change:
     last = results[-1]
     first = next(one for one in results if one.configuration == last.configuration and one.objective)
     if not last.objective or not first.objective:
-        return Change(None, last.outcome != "infrastructure", f"the baseline, which was measured before, ended as {last.outcome}")
+        return Change(None, last.outcome in TEACHES_DEATH, f"the baseline, which was measured before, ended as {last.outcome}")
     ratio = last.objective / first.objective
     significant = abs(math.log(ratio)) > _least(first, last)
     what = f"the baseline gave {ratio - 1:+.1%} against trial {first.number}"

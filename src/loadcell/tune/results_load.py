@@ -56,7 +56,7 @@ def _point(told: Mapping[str, Any]) -> CapacityPoint:
 def front_of(trials: Sequence[StudyTrial]) -> list[FrontPoint]:
     """Feasible trials that no other exceeds in both, by the first objective."""
     points = [
-        FrontPoint(one.number, one.objective, one.second, one.configuration)
+        FrontPoint(one.number, one.objective if one.corrected is None else one.corrected, one.second, one.configuration)
         for one in trials
         if one.feasible and one.objective is not None and one.second is not None
     ]

@@ -47,8 +47,8 @@ def seconds_of(result: TrialResult) -> float:
 
 
 def front(results: Sequence[TrialResult], second: Callable[[TrialResult], float | None]) -> list[TrialResult]:
-    """Feasible results that no other exceeds in both objectives."""
-    points = [(one, one.objective, second(one)) for one in results if one.feasible]
+    """Feasible results of the search that no other exceeds in both objectives."""
+    points = [(one, one.objective, second(one)) for one in results if one.feasible and one.kind in SEARCH]
     told = [(one, x, y) for one, x, y in points if x is not None and y is not None]
     return [one for one, x, y in told if not any(u >= x and v >= y and (u, v) != (x, y) for _, u, v in told)]
 

@@ -106,8 +106,9 @@ class Study:
         if not how.max_rounds or not self._book.may_confirm():
             who = "confirmation is turned off" if not how.max_rounds else "another machine of this study confirms"
             return self._close("complete", "not_confirmed", f"{who}: no claim is made", default)
-        self._watcher.stage(f"confirmation: {len(candidates)} candidate{'' if len(candidates) == 1 else 's'} and the default, in rounds")
         legal = default if space.legal(default) is None else None
+        beside = "and the default, in rounds" if legal is not None else "in rounds; the default is not legal"
+        self._watcher.stage(f"confirmation: {len(candidates)} candidate{'' if len(candidates) == 1 else 's'} {beside}")
         found = confirmed(self._measuring, how, candidates, legal, limits)
         if found.winner is None:
             return self._no_winner(found, default)
@@ -124,7 +125,9 @@ class Study:
     def _won(self, found: Confirmed, best: Configuration) -> Closed:
         assert found.decision is not None
         verdict: Announced = "default_fails" if found.decision.verdict == "default_fails" else "winner"
-        return self._close("complete", verdict, found.decision.text, best)
+        why = self.space.legal(self.space.default())
+        text = found.decision.text if why is None else f"the default is not legal ({why}), this one is within every limit"
+        return self._close("complete", verdict, text, best)
 
     def _no_winner(self, found: Confirmed, default: Configuration) -> Closed:
         if found.decision is None or not (found.enough or len(found.rounds) >= self._setting.confirm.min_rounds):
