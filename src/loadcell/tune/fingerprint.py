@@ -19,6 +19,7 @@ from loadcell.fleet.hosts import open_host
 from loadcell.fleet.plan import hosts_of
 from loadcell.tune.spec import StudySpec
 
+CPUINFO: Final = Path("/proc/cpuinfo")
 _CPU: Final = re.compile(r"^(?:model name|Processor|cpu model)\s*:\s*(.+)$", re.MULTILINE)
 _PACKAGES: Final = {"vllm": "vllm", "sglang": "sglang"}
 _NOT_MEASURED: Final = ("port", "pattern", "start_timeout", "stall_timeout", "ready_request_timeout", "stop_timeout", "restarts", "log_cap")
@@ -56,7 +57,7 @@ def fingerprint_of(spec: StudySpec, environment: Mapping[str, str]) -> dict[str,
 
 
 def hardware_of(spec: StudySpec) -> str | None:
-    """`8 × NVIDIA H200` of each host, or the processor of this machine where there is no device."""
+    """`8 × NVIDIA H200` of each host, or `2 CPUs (AMD EPYC)`, of this machine where there is no device."""
     texts = []
     for one in hosts_of(spec.fleet):
         host = open_host(one)
@@ -84,15 +85,22 @@ def version_of(spec: StudySpec, environment: Mapping[str, str], which: Callable[
     if package is None or found is None or any(host.ssh or host.docker for host in spec.fleet.host):
         return None
     at = Path(found).parent.parent
-    return next((path.name.split("-")[1] for path in sorted(at.glob(f"lib/python3*/site-packages/{package}-*.dist-info"))), None)
+    return next(
+        (
+            path.name.removesuffix(".dist-info").split("-")[1]
+            for path in sorted(at.glob(f"lib/python3*/site-packages/{package}-*.dist-info"))
+        ),
+        None,
+    )
 
 
 def _processor() -> str:
+    """Written otherwise than devices are: `2 × AMD …` would be two GPUs to whoever writes how the best is started."""
     try:
-        found = _CPU.search(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+        found = _CPU.search(CPUINFO.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         found = None
-    return f"{os.cpu_count()} × {found[1].strip() if found else os.uname().machine}"
+    return f"{os.cpu_count()} CPUs ({found[1].strip() if found else os.uname().machine})"
 
 
 def _are(key: str) -> str:
