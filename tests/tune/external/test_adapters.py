@@ -114,6 +114,20 @@ def test_evalscope_under_the_keys_of_all_its_versions(tmp_path: Path, summary: d
     assert told.figures["success_rate"] == told.completed / 40
 
 
+@pytest.mark.parametrize(
+    ("args", "besides"),
+    [
+        ({}, 1),
+        ({"warmup-num": 6, "number": 40}, 7),
+        ({"warmup-num": 0.1, "number": 40}, 5),
+        ({"warmup-num": 0.001, "number": 40}, 2),
+        ({"warmup-num": 6, "no-test-connection": True}, 6),
+    ],
+)
+def test_what_evalscope_asks_besides_its_requests(tmp_path: Path, args: dict[str, Any], besides: int) -> None:
+    assert read("evalscopeperf", tmp_path, {"benchmark_summary.json": NEW}, **args).extra == besides
+
+
 def test_evalscope_percentiles_as_a_table_of_columns(tmp_path: Path) -> None:
     table = {"Percentiles": ["50%", "99%"], "TTFT (ms)": [100.0, 400.0], "TPOT (ms)": [10.0, 12.0]}
     told = read("evalscopeperf", tmp_path, {"benchmark_summary.json": NEW, "benchmark_percentile.json": table})

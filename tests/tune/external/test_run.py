@@ -40,6 +40,22 @@ def test_another_exit_code_is_a_failure_with_its_last_words(tmp_path: Path) -> N
     assert "exit code 3: no such dataset" in ended.text
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: OpenAI Completions API URL must end with one of: {'completions'}.",
+        "vllm: error: unrecognized arguments: --no-such-option 64",
+        "2026-12-01 13:06:51 - evalscope - \x1b[31mERROR\x1b[0m: no data set",
+    ],
+)
+def test_the_line_that_names_the_error_is_told_whatever_follows_it(tmp_path: Path, line: str) -> None:
+    """A library of vLLM's lists at its exit what it has leaked."""
+    (tmp_path / "said").write_text("\n".join(["Traceback (most recent call last):", line, *[' - leaked function "gemm"'] * 30]))
+    ended = ran(tmp_path, f"print(open({str(tmp_path / 'said')!r}).read(), flush=True); raise SystemExit(1)")
+    told = line.replace("\x1b[31m", "").replace("\x1b[0m", "")
+    assert ended.text == f"it ended with exit code 1: {told}"
+
+
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     command = Command((str(tmp_path / "nothing"),), {}, tmp_path)
     ended = run(command, tmp_path / "log", Limits(30, 30), Registry(tmp_path / "s"), lambda: (), lambda: None, MonotonicClock(), name="s")

@@ -74,9 +74,8 @@ def _read(files: Sequence[Path], given: Given) -> Told:
     }
     figures |= {f"{metric}_mean": _seconds(data, names) for metric, names in _MEANS.items()}
     figures |= _percentiles(path.with_name(PERCENTILES))
-    return Told(
-        figures, dict.fromkeys(figures, completed) | {"success_rate": total}, requests=total, completed=completed, extra=_warmups(given)
-    )
+    n = dict.fromkeys(figures, completed) | {"success_rate": total}
+    return Told(figures, n, requests=total, completed=completed, extra=_besides(given))
 
 
 def _percentiles(path: Path) -> dict[str, float | None]:
@@ -108,9 +107,14 @@ def _seconds(data: Mapping[str, Any], names: Sequence[str]) -> float | None:
     return None
 
 
-def _warmups(given: Given) -> int:
-    number = given.text("warmup-num", "warmup")
-    return 1 + (int(number) if number and number.isdigit() else 0)  # it asks one question to see whether the service is there
+def _besides(given: Given) -> int:
+    """One question to see whether the service is there, and warm-ups: so many, or a share of the requests."""
+    asked = 0 if given.option("no-test-connection") else 1
+    try:
+        warmups, number = (float(given.text(*names) or 0) for names in (("warmup-num", "warmup"), ("number", "n")))
+    except ValueError:
+        return asked
+    return asked + (int(warmups) if warmups >= 1 or warmups <= 0 else max(1, int(warmups * number)))
 
 
 ADAPTER: Final = Adapter(("evalscope", "perf"), _defaults, ("outputs-dir",), _read, _offered)

@@ -4,6 +4,7 @@ We don't see its tokens. So the server's own counter of output tokens is read no
 while requests run is a hang. What it wrote is told from what was there before.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,10 @@ _LOOK_NS: Final = NS_PER_S // 5
 _GRACE_S: Final = 10.0
 _LINES: Final = 5
 _TAIL: Final = 1 << 14
+_LONGEST: Final = 1000
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_WRONG: Final = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Exit)\b|.*\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL)\b\W* \w")
+"""`ValueError: …`, `vllm: error: …`, `- ERROR: …`."""
 
 
 class Ended(Struct, frozen=True):
@@ -150,8 +155,11 @@ def _files(folder: Path) -> dict[Path, tuple[int, int]]:
 
 
 def _last(log: Path) -> str:
+    """The last line that says what went wrong, which others may follow (what a library has to say at its exit); else the last few."""
     try:
-        lines = log.read_bytes()[-_TAIL:].decode("utf-8", "replace").replace("\r", "\n").split("\n")
+        text = log.read_bytes()[-_TAIL:].decode("utf-8", "replace")
     except OSError:
         return "it said nothing"
-    return " / ".join(line.strip() for line in [line for line in lines if line.strip()][-_LINES:]) or "it said nothing"
+    lines = [line.strip() for line in _COLOURS.sub("", text).replace("\r", "\n").split("\n") if line.strip()]
+    wrong = next((line for line in reversed(lines) if _WRONG.match(line)), None)
+    return (wrong or " / ".join(lines[-_LINES:]) or "it said nothing")[:_LONGEST]
