@@ -3,6 +3,7 @@
 A verb's module is imported only when that verb is asked for, so that `--help` and errors are quick.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ _TYPER_SAYS: Final = (
     ("Input should be a valid integer, unable to parse string as an integer", "expected a whole number"),
     ("Input should be a valid number, unable to parse string as a number", "expected a number"),
 )
+_OF_THE_PATH: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)
+"""What is wrong with a path that was given, wherever it is first looked at, and no bug of ours."""
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -51,6 +54,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit finds a reader
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _OF_THE_PATH or not error.filename:
+            raise
+        return _say(f"{os.fsdecode(error.filename)}: {error.strerror}", 1)
 
 
 def _run(words: Sequence[str]) -> int:

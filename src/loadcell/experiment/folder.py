@@ -87,8 +87,12 @@ def is_experiment(given: Path) -> bool:
 
 def experiment_folder(given: Path) -> Path:
     """UserError for what is none."""
-    path = given if given.is_dir() or not given.exists() else given.parent
-    if not (path / STATE).is_file():
+    try:
+        path = given if given.is_dir() or not given.exists() else given.parent
+        found = (path / STATE).is_file()
+    except OSError as error:
+        raise UserError(f"{given}: {error.strerror}") from None
+    if not found:
         raise UserError(f"{given}: there is no {STATE}, so this is no experiment's folder; give the one that `loadcell run` printed")
     return path
 

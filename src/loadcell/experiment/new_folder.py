@@ -12,24 +12,38 @@ RUNS: Final = "runs"
 
 
 def new_folder(output_dir: str | None, name: str) -> Path:
-    """It exists and is empty when this returns. UserError for a folder that holds anything."""
+    """It exists and is empty when this returns. UserError for a folder that holds anything, or cannot be made. `~/` is the home folder."""
     if output_dir is not None:
         folder = Path(output_dir)
-        if folder.is_dir() and any(folder.iterdir()):
-            raise UserError(f"--output-dir {folder} is not empty, and records are never overwritten: choose another folder")
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--output-dir {folder} is a file: choose a folder")
-        return _made(folder, exist_ok=True)
+        folder = folder.expanduser() if folder.parts[:1] == ("~",) else folder
+        try:
+            return _asked(folder)
+        except FileExistsError:
+            raise UserError(f"--output-dir {folder}: there is a link that leads nowhere: choose another folder") from None
+        except OSError as error:
+            raise UserError(f"--output-dir {folder}: cannot be made, or looked into ({error.strerror}): choose another folder") from None
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "bench"
     stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}"
     for number in range(1, 1000):
         folder = Path(RUNS) / (stem if number == 1 else f"{stem}-{number}")
         if not folder.exists():
             try:
-                return _made(folder, exist_ok=False)
+                folder.mkdir(parents=True)
             except FileExistsError:
                 continue
+            except OSError as error:
+                raise UserError(f"{folder}: cannot be made ({error.strerror}): choose a folder with --output-dir") from None
+            return folder
     raise EnvironmentFailure(f"{RUNS}/{stem}: no free folder name; use --output-dir")
+
+
+def _asked(folder: Path) -> Path:
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"--output-dir {folder} is not empty, and records are never overwritten: choose another folder")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output-dir {folder} is a file: choose a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def take_back(folder: Path) -> None:
@@ -38,13 +52,3 @@ def take_back(folder: Path) -> None:
         folder.rmdir()
         if folder.parent == Path(RUNS):
             folder.parent.rmdir()
-
-
-def _made(folder: Path, *, exist_ok: bool) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=exist_ok)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise UserError(f"--output-dir {folder}: cannot be made ({error.strerror})") from error
-    return folder
