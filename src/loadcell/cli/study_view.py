@@ -137,9 +137,8 @@ class StudyView(Watching):
         reported = ready.study.reported
         if isinstance(reported, StudyResults):
             study_terminal.show(reported, self._out, width_of(self._out))
-            self._out.write(f"\nreport: {ready.folder / REPORT_NAME}\n")
-            if reported.best is not None:
-                self._out.write(f"best: {ready.folder / BEST}\n")
+            best = f", {ready.folder / BEST}" if reported.best is not None else ""
+            self._out.write(f"\nreport: {ready.folder / REPORT_NAME}{best}\n")
         else:
             self._out.write(f"{closed.state}: {closed.text}\nfolder: {ready.folder}\n")
         self._out.flush()

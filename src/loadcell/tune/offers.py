@@ -6,6 +6,8 @@ A constraint is in force where all that it speaks of is a parameter or a constan
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from loadcell.experiment.spec import SpecError
 from loadcell.fleet.command_line import option
 from loadcell.fleet.engines import ENGINES
@@ -24,7 +26,7 @@ _LEGAL: Final[dict[EngineName, tuple[Constraint, ...]]] = {
     "vllm": _OF_VLLM,
     "simulated": _OF_VLLM,
     "mindie": (Constraint("max_prefill_batch_size <= max_batch_size", repair="max_prefill_batch_size"),),
-    "sglang": (),
+    "sglang": (Constraint("tp_size <= devices and devices % tp_size == 0", repair="tp_size"),),
     "command": (),
 }
 _BY_DEVICES: Final = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "data_parallel_size")
@@ -32,9 +34,16 @@ _BY_DEVICES: Final = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size
 
 
 def offered_parameters(engine: EngineName, constants: Collection[str]) -> tuple[Parameter, ...]:
-    """Those of `parameters = "ENGINE-default"`."""
+    """Those of `parameters = "ENGINE-default"`; of a size that devices limit, the choices that fit."""
     found = ENGINES[engine].tunables()
-    return tuple(_parameter(engine, one) for one in found if one.name not in _BY_DEVICES or "devices" in constants)
+    devices = constants.get("devices") if isinstance(constants, Mapping) else None
+    return tuple(_parameter(engine, _fitting(one, devices)) for one in found if one.name not in _BY_DEVICES or "devices" in constants)
+
+
+def _fitting(one: Tunable, devices: Value | None) -> Tunable:
+    if one.name not in _BY_DEVICES or not isinstance(devices, int):
+        return one
+    return replace(one, choices=tuple(size for size in one.choices if isinstance(size, int) and devices % size == 0))
 
 
 def offered_constraints(
