@@ -126,6 +126,20 @@ def test_changes_that_do_not_matter_are_taken_back_as_long_as_all_together_do_no
     assert sum(tag.startswith("revert/") for tag in machine.results) == launches
 
 
+def test_a_change_that_the_default_does_not_know_goes_back_to_its_own_default():
+    """`depth` has a say where `seqs` is large, which it is not in the default."""
+    space = Space(
+        [
+            Parameter("seqs", "int", Place(word=True), low=0, high=32, default=8),
+            Parameter("depth", "int", Place(word=True), low=0, high=9, default=3, when="seqs > 8"),
+        ]
+    )
+    winner, default = {"seqs": 32, "depth": 9}, {"seqs": 8}
+    machine, asked = Machine(()), Confirm(candidates=1, min_rounds=2, max_rounds=2)
+    found = confirmed(machine, asked, (winner,), default, ())
+    assert reverted(machine, asked, found, default, space, {"seqs": 0.9}, ()) == {"seqs": 32, "depth": 3}
+
+
 def test_a_study_that_was_cut_off_makes_the_same_rounds_again_from_what_it_knows():
     tags = {"confirm/1/1", "confirm/1/1/again"}
     whole = Machine(tags)

@@ -4,13 +4,17 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from studies import LIMIT, MEMORY, SEQS, Ready, dead, flat, hill
 
-from loadcell.tune.parameters import Parameter, Place
+from loadcell.tune import drift
+from loadcell.tune.outcome import TrialResult
+from loadcell.tune.parameters import Constraint, Parameter, Place
 from loadcell.tune.spec import Confirm
+from loadcell.tune.standing import SECOND, front
 from loadcell.tune.stopping import Budget
 
 pytestmark = pytest.mark.slow
@@ -174,6 +178,60 @@ def test_a_front_of_two_objectives(tmp_path):
     assert (closed.state, closed.announced) == ("complete", "front")
     assert "confirm" not in kinds(ready)
     assert ready.record.results["search/0"].figures["second"] is not None
+
+
+def inverse_of_the_latency(result):
+    return 1 / result.figures["ttft_p95"] if "ttft_p95" in result.figures else None
+
+
+def contrary(configuration, rng):
+    """More sequences: more throughput, and later first tokens."""
+    seqs = float(configuration["seqs"])
+    value = float(1000 * seqs / (seqs + 100) * np.exp(rng.normal(0, 0.01)))
+    latency = float(0.05 * (1 + seqs / 64) * np.exp(rng.normal(0, 0.01)))
+    figures = {"throughput": value, "ttft_p95": latency}
+    return {"outcome": "ok", "phase": "report", "objective": value, "violations": {LIMIT: -1.0}, "figures": figures}
+
+
+@pytest.mark.slow
+def test_the_search_for_a_front_has_the_whole_budget_and_does_not_end_before_both_its_ends_are_known(tmp_path):
+    ready = Ready(tmp_path / "s", contrary, second=inverse_of_the_latency, budget=Budget(launches=40))
+    closed = ready.run()
+    found = front(ready.record.searching(), lambda one: one.figures[SECOND])
+    assert closed.text == f"a front of {len(found)} configurations within the limits; none of them is confirmed"
+    assert ready.record.searched.reason in ("no_gain_expected", "launches")
+    assert len(ready.record.results) > 16, "as long as any weighting of the two promises more"
+    seqs = sorted(one.configuration["seqs"] for one in found)
+    assert seqs[0] < 8
+    assert seqs[-1] > 500
+    assert {one.kind for one in found} <= {"default", "fill", "search"}, "a control of drift is none"
+
+
+def test_where_nothing_is_within_the_limits_there_is_no_front_and_no_improvement(tmp_path):
+    def slow(configuration, rng):
+        return contrary(configuration, rng) | {"outcome": "slo_violated", "violations": {LIMIT: 0.5}}
+
+    closed = Ready(tmp_path / "f", slow, second=inverse_of_the_latency, budget=Budget(trials=4)).run()
+    assert (closed.state, closed.announced, closed.best) == ("failed", "none", None)
+    assert closed.text.startswith("nothing was measured within the limits, so that there is no front")
+    closed = Ready(tmp_path / "s", slow, budget=Budget(trials=4)).run()
+    assert (closed.state, closed.announced) == ("complete", "no_reliable_improvement")
+    assert closed.text == "no reliable improvement: nothing was measured to be within the limits"
+
+
+def test_a_default_that_is_not_legal_is_not_measured_and_not_said_to_fail(tmp_path):
+    made = Ready(tmp_path / "s", constraints=(Constraint("seqs > 100"),), budget=Budget(trials=6), confirm=Confirm(1, 2, 2))
+    closed = made.run()
+    assert "default" not in kinds(made)
+    assert closed.announced == "default_fails"
+    assert closed.text == "the default is not legal (seqs > 100 is false with seqs = 64), this one is within every limit"
+    assert any("the default is not legal" in stage for stage in made.told.stages)
+
+
+def test_a_baseline_that_the_client_could_not_measure_is_no_drift():
+    first = TrialResult(0, {"seqs": 64}, "ok", "report", kind="default", objective=1000.0)
+    for outcome, drifted in (("invalid_measurement", False), ("infrastructure", False), ("crashed", True)):
+        assert drift.change([first, TrialResult(7, {"seqs": 64}, outcome, "measure", kind="drift")]).significant is drifted
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "cmaes", "qmc", "random", "pso"])

@@ -188,6 +188,11 @@ def _prepared(
     if shared and not record.opened and (others := len(book.results())):
         watcher.note(f"the storage holds {others} trials of study {spec.study.name!r} already: this one goes on with them")
     _write_down(asked, spec, folder, now, sampler, by)
+    if record.searched is not None:
+        watcher.note(
+            f"its search has ended already ({record.searched.text}), and a larger budget does not begin it again: to search further, "
+            "start another study, with its best as [study] known"
+        )
     again = book.reconcile(record, alone=not shared)
     reporter = Reporter.of(folder.path, record)
     study = Study(setting, folder, book, trial, clock, watcher, again, reporter)
