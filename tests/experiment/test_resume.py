@@ -1,5 +1,6 @@
 """A run that was cut short goes on: what was measured stays byte for byte, the rest is run, what changed is measured anew."""
 
+import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -161,3 +162,39 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path, url: str) -> None:
     (tmp_path / "state.jsonl").write_bytes(encode(Began("t", "a", "h", "cells/a")) + b"\n")
     with pytest.raises(UserError, match="tells of no experiment"):
         run(tmp_path, text([url], rows(10)), resume=tmp_path)
+
+
+def test_a_measured_cell_of_which_nothing_can_be_read_is_no_result_and_is_measured_again(tmp_path: Path, url: str) -> None:
+    """As where somebody deletes the folder of a cell that he does not believe."""
+    run(tmp_path, text([url], rows(2)))
+    shutil.rmtree(tmp_path / "run" / "cells" / "s0")
+    found, _ = report_again(tmp_path / "run")
+    assert states(found) == {"s0": "failed", "s1": "done"}
+    assert found.cells[0].cause == "it was measured, but nothing of that can be read any more in cells/s0"
+    told = Told()
+    with ready(tmp_path, None, told, resume=tmp_path / "run") as prepared:
+        assert (prepared.resumed, prepared.run.unfinished) == (1, 1)
+        results = prepared.run.execute()
+    assert told.began == ["s0"]
+    assert states(results) == {"s0": "done", "s1": "done"}
+    assert results.cells[0].folder == "cells/s0.2"
+
+
+def test_a_report_without_the_plan_shows_the_cells_that_there_are(tmp_path: Path, url: str) -> None:
+    before = run(tmp_path, text([url], rows(2)))
+    (tmp_path / "run" / "spec.json").unlink()
+    found, remarks = report_again(tmp_path / "run")
+    assert states(found) == {"s0": "done", "s1": "done"}
+    assert [cell.figures for cell in found.cells] == [cell.figures for cell in before.cells]
+    assert remarks == ["spec.json cannot be read: cells are shown as state.jsonl names them, each a scenario of its own"]
+
+
+def test_records_that_are_torn_are_partial_and_blame_nobody_else(tmp_path: Path, url: str) -> None:
+    run(tmp_path, text([url], rows(1)))
+    records = tmp_path / "run" / "cells" / "s0" / "records.jsonl"
+    body = records.read_bytes()
+    records.write_bytes(body[: body.rindex(b"\n", 0, len(body) - 1) - 20])
+    (cell,) = report_again(tmp_path / "run")[0].cells
+    assert cell.purity is None or cell.purity.state == "unknown"
+    assert "foreign_requests" not in [reason.rule for reason in cell.reasons]
+    assert any("half-written last line was dropped" in notice for notice in cell.notices)

@@ -28,10 +28,10 @@ def test_a_cell_is_finished_by_its_hash_and_only_when_it_was_done() -> None:
             began("c", "cells/c"),
         )
     )
-    assert found.finished("a", "h") is not None
-    assert found.finished("a", "other") is None
-    assert found.finished("b", "h") is None
-    assert found.finished("c", "h") is None
+    assert [one.state for one in found.attempts["a"] if one.began.hash == "h"][-1] == "done"
+    assert "done" not in [one.state for one in found.attempts.get("a", ()) if one.began.hash == "other"]
+    assert "done" not in [one.state for one in found.attempts.get("b", ()) if one.began.hash == "h"]
+    assert "done" not in [one.state for one in found.attempts.get("c", ()) if one.began.hash == "h"]
     assert [one.state for name in "abc" for one in found.attempts[name]] == ["done", "failed", "cut_off"]
     assert found.folders() == {"cells/a", "cells/b", "cells/c"}
 
@@ -45,7 +45,7 @@ def test_a_torn_line_is_told_and_costs_no_other() -> None:
     torn = encode(ended("b", "cells/é"))[:-20]
     whole = encode(ended("a", "cells/a"))
     found = history([encode(OPENED), encode(began("a", "cells/a")), torn, whole, "é".encode()[:1], b""])
-    assert found.finished("a", "h") is not None
+    assert [one.state for one in found.attempts["a"] if one.began.hash == "h"][-1] == "done"
     assert found.remarks == ["state.jsonl: 2 half-written line(s) were left out"]
 
 

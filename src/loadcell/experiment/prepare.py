@@ -20,12 +20,12 @@ from loadcell.experiment.folder import COPY, SPEC, STATE, RunFolder
 from loadcell.experiment.matrix import Cell
 from loadcell.experiment.new_folder import new_folder, take_back
 from loadcell.experiment.read import GATE_EXAMPLE, read_experiment, text_of
-from loadcell.experiment.results import PlannedCell
+from loadcell.experiment.results import PlannedCell, cell_result
 from loadcell.experiment.run import ExperimentRun, ExperimentWatcher, Setting, now_text
 from loadcell.experiment.secrets import Hider
 from loadcell.experiment.services import Services
 from loadcell.experiment.spec import ExperimentSpec
-from loadcell.experiment.state import Opened
+from loadcell.experiment.state import History, Opened
 from loadcell.fleet.registry import Registry
 from loadcell.load.facts import host_facts, version_facts
 from loadcell.load.redact import HIDDEN
@@ -143,8 +143,9 @@ def _prepared(
         if spec.fleet is not None and not asked.skip_fleet
         else running_services(spec, cells[0], target, registry)
     )
-    refuse_silent(services, [cell for cell in cells if history.finished(cell.name, cell.hash) is None], environment)
     planned = [PlannedCell.of(cell, hider.tree(msgspec.to_builtins(cell.flags))) for cell in every]
+    left = [cell for cell, plan in zip(every, planned, strict=True) if cell in cells and not _measured(folder, plan, history)]
+    refuse_silent(services, left, environment)
     shown = _redacted(spec, asked.spec, hider)
     _write_down(asked, spec, folder, planned, cells, shown, hider, resumed=bool(history.opened))
     known = {cell.name for cell in cells} | history.attempts.keys()
@@ -158,9 +159,12 @@ def _prepared(
         apart=spec.fleet is not None and spec.fleet.cpus == "apart",
         notices=() if services.managed else ("the services ran already: this run did not start them, and does not stop them",),
     )
-    resumed = sum(history.finished(cell.name, cell.hash) is not None for cell in cells)
     gates = tuple(cell.name for cell in cells if cell.gate)
-    return Prepared(ExperimentRun(setting, folder, services, watcher), folder.path, spec, cells, gates, resumed)
+    return Prepared(ExperimentRun(setting, folder, services, watcher), folder.path, spec, cells, gates, len(cells) - len(left))
+
+
+def _measured(folder: RunFolder, cell: PlannedCell, history: History) -> bool:
+    return cell_result(folder.path, cell, history.attempts.get(cell.name, ())).state == "done"
 
 
 def _with_seed(spec: ExperimentSpec, asked: Asked, opened: Sequence[Opened]) -> ExperimentSpec:

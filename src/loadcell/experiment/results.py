@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loadcell.errors import LoadcellError, UserError
-from loadcell.experiment.folder import experiment_folder, in_use, read_history, read_plan
+from loadcell.experiment.folder import STATE, experiment_folder, in_use, read_history, read_plan
 from loadcell.experiment.state import Attempt, History
 from loadcell.fleet.events import EVENTS_FILE
 from loadcell.fleet.monitor import FleetEvent
@@ -65,6 +65,8 @@ def cell_result(folder: Path, cell: PlannedCell, attempts: Sequence[Attempt], *,
         reused=reused,
     )
     summary = read_summary(at, again=again)
+    if summary is None and result.state == "done":
+        return replace(result, state="failed", cause=f"it was measured, but nothing of that can be read any more in {shown.began.folder}")
     return result if summary is None else measured_cell(result, summary)
 
 
@@ -115,8 +117,12 @@ def report_again(given: Path) -> tuple[ExperimentResults, list[str]]:
         raise UserError(f"{folder}: its state.jsonl tells of no experiment")
     opened = history.opened[-1]
     plan = read_plan(folder, opened.spec)
-    cells = msgspec.convert(plan.get("cells", []), list[PlannedCell])
     remarks = list(history.remarks)
+    if "cells" in plan:
+        cells = msgspec.convert(plan["cells"], list[PlannedCell])
+    else:
+        cells = _by_history(history)
+        remarks.append(f"{opened.spec} cannot be read: cells are shown as {STATE} names them, each a scenario of its own")
     found = scenarios(
         [cell_result(folder, cell, history.attempts.get(cell.name, ()), again=True) for cell in _shown(cells, history)], shared_flags(cells)
     )
@@ -142,6 +148,11 @@ def report_again(given: Path) -> tuple[ExperimentResults, list[str]]:
         ),
         remarks,
     )
+
+
+def _by_history(history: History) -> list[PlannedCell]:
+    hashes = {name: attempts[-1].began.hash for name, attempts in history.attempts.items()}
+    return [PlannedCell(name, name, 0, hashes.get(name, ""), {}) for name in dict.fromkeys((*history.opened[-1].cells, *hashes))]
 
 
 def _shown(cells: Sequence[PlannedCell], history: History) -> list[PlannedCell]:

@@ -87,10 +87,6 @@ class History(Struct, frozen=True):
     closed: Closed | None
     remarks: list[str]
 
-    def finished(self, cell: str, hash_: str) -> Attempt | None:
-        """The measurement of this very cell that came to its end, if there is one: the last."""
-        return next((one for one in reversed(self.attempts.get(cell, ())) if one.state == "done" and one.began.hash == hash_), None)
-
     def folders(self) -> set[str]:
         return {one.began.folder for attempts in self.attempts.values() for one in attempts}
 

@@ -50,8 +50,13 @@ def open_run(given: Path) -> StoredRun:
     remarks: list[str] = []
     logs = _logs(folder, remarks)
     facts = _facts(folder, logs[0].header, remarks)
-    partial = facts.partial or logs[0].path.name != RECORDS
-    facts = msgspec.structs.replace(facts, notices=(*facts.notices, *remarks), partial=partial)
+    torn = any(log.dropped_fragments for log in logs)
+    facts = msgspec.structs.replace(
+        facts,
+        notices=(*facts.notices, *remarks),
+        partial=facts.partial or torn or logs[0].path.name != RECORDS,
+        purity={} if torn else facts.purity,  # what we sent is not all known: what is missing would be laid at somebody else's door
+    )
     return StoredRun(folder, facts, LogChain(logs), remarks)
 
 
