@@ -34,7 +34,8 @@ ELSEWHERE: Final = {
 BENCH_ONLY: Final = {
     "name": "the experiment's name stands at the top of the file, a scenario's in its [[scenario]]",
     "slo": "give limits as [[slo]], or as slo = [...] of a scenario",
-    "gate": "give it at the top of the file, or in a [[scenario]]",
+    **dict.fromkeys(("gate", "repeats"), "give it at the top of the file, or in a [[scenario]]"),
+    "shuffle": "give it at the top of the file",
 }
 _AMOUNTS: Final = (
     ("start_timeout", fleet_spec.seconds), ("stall_timeout", fleet_spec.seconds), ("ready_request_timeout", fleet_spec.seconds),

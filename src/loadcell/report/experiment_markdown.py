@@ -26,7 +26,7 @@ def reasons(results: ExperimentResults) -> list[str]:
     """Why it is not better, one line per cause: cells that share one stand together, in the words of the first."""
     found = _Grouped()
     if results.cause:
-        found.add("", "", f"{_HEADINGS.get(results.state, 'ENDED')}: {one_line(results.cause, 400)}")
+        found.add("", "", f"{_HEADINGS.get(results.state, 'ENDED')}: {one_line(_joined(results.cause), 400)}")
     for name, cell in tables.labelled(results):
         if cell.state not in ("done", "not_run"):
             text = f"{cell.state.upper().replace('_', ' ')}: {one_line(cell.cause or 'cause unknown', 400)}"
@@ -35,6 +35,11 @@ def reasons(results: ExperimentResults) -> list[str]:
             rule = f"{reason.severity.upper()} {reason.rule}"
             found.add(rule, name, f"{rule}: {one_line(reason.text, 400)}")
     return found.lines()
+
+
+def _joined(cause: str) -> str:
+    """A cause with the lines of a log below it, as one line."""
+    return re.sub(r"\n\s*", "; ", re.sub(r"\n\s*\|", " |", cause))
 
 
 def remarks(results: ExperimentResults) -> list[str]:
