@@ -365,6 +365,6 @@ def test_a_service_that_dies_again_and_again_is_given_up_and_the_rest_is_recorde
     assert states["s5"] == "failed"
     cells = {cell.name: cell for cell in run.results().cells}
     assert "no service is ready" in (cells["s5"].cause or "")
-    assert "stays failed after 1 restarts" in run.err
+    assert "stays failed after 1 restart " in run.err
     assert_over(run)
     assert left(folder) == []

@@ -237,7 +237,7 @@ def test_a_death_in_a_load_is_an_event_and_the_replica_is_revived_at_most_so_oft
             if round_ == 1:
                 assert "was started again, 1 of at most 1 times" in text
                 assert len(fleet.base_urls) == 2
-        assert "stays failed after 1 restarts" in text
+        assert "stays failed after 1 restart " in text
         assert fleet.revive() == ()
         status = fleet.status()[0]
         assert (status.state, status.restarts) == ("failed", 1)

@@ -244,7 +244,7 @@ class Fleet:
             if not head.given_up:
                 head.given_up = True
                 self._clear(ranks)
-                return [f"{head.name} stays failed after {limit} restarts ({why})"]
+                return [f"{head.name} stays failed after {limit} restart{'' if limit == 1 else 's'} ({why})"]
             return []
         try:
             self._clear(ranks)
