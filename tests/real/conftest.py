@@ -1,4 +1,4 @@
-"""Two real vLLM servers for the whole session. `make test-real` installs them and says where; without them these tests fail."""
+"""Two real vLLM servers for the whole session, and other tools. `make test-real` installs them and says where; without them these tests fail."""
 
 import os
 from collections.abc import Iterator
@@ -42,10 +42,15 @@ def place(fleet: list[Engine], tmp_path_factory: pytest.TempPathFactory) -> Plac
     return Place(fleet[0].vllm, fleet[0].model, tmp_path_factory.mktemp("experiments"))
 
 
+@pytest.fixture(scope="session")
+def evalscope() -> Path:
+    return _path_in("LOADCELL_EVALSCOPE")
+
+
 def _path_in(variable: str) -> Path:
     path = Path(os.environ.get(variable, ""))
     if not os.environ.get(variable) or not path.exists():
-        pytest.fail(f"{variable} names no vLLM: run `make test-real`, which installs one", pytrace=False)
+        pytest.fail(f"{variable} names nothing that is there: run `make test-real`, which installs it", pytrace=False)
     return path
 
 

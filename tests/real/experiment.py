@@ -38,21 +38,30 @@ class Place(NamedTuple):
         """`top`: more lines of [fleet]."""
         folder = self.folder / name
         folder.mkdir()
-        fleet = {"executable": self.vllm, "model": model or self.model, "served-model-name": MODEL, "start-timeout": "10m"}
-        lines = [
-            f'name = "{name}"\n[fleet]\nengine = "vllm"\ncpus = "apart"\nreplicas = {replicas}',
-            *(f'{key} = "{value}"' for key, value in fleet.items()),
-            top,
-            f'[fleet.args]\nload-format = "dummy"\nmax-model-len = {MAX_MODEL_LEN}\nenforce-eager = true\ndtype = "{DTYPE}"\n[fleet.env]',
-            *(f'{key} = "{value}"' for key, value in ENVIRONMENT.items()),
-            scenarios,
-        ]
+        lines = [f'name = "{name}"', self.fleet(replicas, model=model, top=top), scenarios]
         (folder / "experiment.toml").write_text("\n".join(lines))
         return Experiment(folder)
+
+    def fleet(self, replicas: int = 1, *, model: Path | None = None, top: str = "", args: str = "") -> str:
+        """`[fleet]`, of vLLM. `top`, `args`: more lines of it and of its arguments."""
+        fleet = {"executable": self.vllm, "model": model or self.model, "served-model-name": MODEL, "start-timeout": "10m"}
+        lines = [
+            f'[fleet]\nengine = "vllm"\ncpus = "apart"\nreplicas = {replicas}',
+            *(f'{key} = "{value}"' for key, value in fleet.items()),
+            top,
+            f'[fleet.args]\nload-format = "dummy"\nmax-model-len = {MAX_MODEL_LEN}\nenforce-eager = true\ndtype = "{DTYPE}"',
+            args,
+            "[fleet.env]",
+            *(f'{key} = "{value}"' for key, value in ENVIRONMENT.items()),
+        ]
+        return "\n".join(lines)
 
 
 class Experiment:
     """One specification. Its run's folder is `run`; its registry of services is its own."""
+
+    file = "experiment.toml"
+    limit_s = LIMIT_S
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,10 +89,10 @@ class Experiment:
         for process in self.left():
             process.kill()
 
-    def begin(self, verb: str, *words: str) -> None:
-        """`loadcell VERB SPEC`, on its way."""
+    def begin(self, verb: str, *words: str, file: str | None = None) -> None:
+        """`loadcell VERB FILE`, on its way; its own file where none is given."""
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _LAUNCH, verb, "experiment.toml", *words],
+            [sys.executable, "-c", _LAUNCH, verb, file or self.file, *words],
             cwd=self.folder,
             env=os.environ | {"XDG_STATE_HOME": str(self._state)},
             stdin=subprocess.DEVNULL,
@@ -94,13 +103,13 @@ class Experiment:
 
     def finish(self) -> None:
         assert self._process is not None
-        self.out, self.err = self._process.communicate(timeout=LIMIT_S)
+        self.out, self.err = self._process.communicate(timeout=self.limit_s)
         self.exit_code = self._process.returncode
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         """What it gives as soon as it gives something, while the command goes on."""
         assert self._process is not None
-        give_up = time.monotonic() + LIMIT_S
+        give_up = time.monotonic() + self.limit_s
         while not (found := condition()):
             if self._process.poll() is not None:
                 self.finish()
