@@ -144,7 +144,7 @@ class Loads:
             if live.cut is not None:
                 notes.append(live.cut)
             if score.stationary is False:
-                notes.append(f"not stationary: MSER-5 would cut {score.cut_share:.0%} of the requests")
+                notes.append(f"its latencies had not settled: {score.cut_share:.0%} of the requests would have to be left out (MSER-5)")
             if measured.summary.verdict == "suspect":
                 notes += [f"suspect: {reason.text} ({reason.observed})" for reason in measured.summary.reasons]
         ending = Ending(

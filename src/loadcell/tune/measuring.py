@@ -125,9 +125,9 @@ class Measuring:
         """Why the budget does not allow so many more launches; null: it does."""
         budget, spent = self.setting.budget, self.spent()
         if budget.launches is not None and spent.launches + launches > budget.launches:
-            return f"the budget of {budget.launches} launches is used up"
+            return f"too little is left of the budget of {budget.launches} launches"
         if budget.wall_s is not None and spent.elapsed_s + launches * self.trial_s() > budget.wall_s:
-            return f"the budget of {budget.wall_s:.0f} s is used up"
+            return f"too little is left of the budget of {budget.wall_s:.0f} s"
         return None
 
     def spent(self) -> Spent:

@@ -35,7 +35,7 @@ class Search:
             if why is not None:
                 searched = Searched(now_text(), why.reason, why.text, why.failed)
                 self._measuring.append(searched)
-                self._measuring.watcher.note(f"the search ends: {why.text}")
+                self._measuring.watcher.stage(f"the search ends: {why.text}")
                 return searched
             self._next()
 
