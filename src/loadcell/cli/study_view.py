@@ -13,7 +13,7 @@ from loadcell.report import study_terminal
 from loadcell.report.figures import one_line
 from loadcell.report.files import REPORT_NAME
 from loadcell.report.study import StudyResults
-from loadcell.report.study_tables import duration, figure, second_text, shown, value_text
+from loadcell.report.study_tables import AS_IT_IS, duration, figure, second_text, shown, value_text
 from loadcell.report.terminal import WIDTH
 from loadcell.tune.events import Began
 from loadcell.tune.objective import UNITS
@@ -191,7 +191,7 @@ class StudyView(Watching):
         assert self._ready is not None
         default = self._ready.study.space.default()
         if began.kind == "default":
-            return shown(began.configuration)
+            return shown(began.configuration) or AS_IT_IS
         changed = {name: began.configuration.get(name) for name in {**default, **began.configuration}}
         changed = {name: value for name, value in changed.items() if default.get(name) != value}
         return " ".join(f"{name}={value_text(value)}" for name, value in changed.items()) or "as the default"

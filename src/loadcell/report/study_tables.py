@@ -34,6 +34,8 @@ HEADS: Final = {
     "front": "A FRONT OF TWO OBJECTIVES",
     "none": "NO ANSWER",
 }
+AS_IT_IS: Final = "nothing is set"
+"""Of a configuration that leaves everything to the engine."""
 FRONT_NOTE: Final = (
     "None of them is confirmed: each stands as it was measured once, in the search, so that the best of them are lucky ones, too. "
     "Measure the one you choose again: loadcell study export --trial N, then loadcell run."
@@ -166,7 +168,7 @@ def incumbent_lines(results: StudyResults) -> list[str]:
         return ["Nothing was measured within the limits."]
     value = found.corrected if found.corrected is not None else found.objective
     return [
-        f"Best of the search, not confirmed: trial {found.number} with {figure(value, results.objective.unit)}: {shown(found.configuration)}."
+        f"Best of the search, not confirmed: trial {found.number} with {figure(value, results.objective.unit)}: {shown(found.configuration) or AS_IT_IS}."
     ]
 
 
