@@ -198,3 +198,13 @@ def test_records_that_are_torn_are_partial_and_blame_nobody_else(tmp_path: Path,
     assert cell.purity is None or cell.purity.state == "unknown"
     assert "foreign_requests" not in [reason.rule for reason in cell.reasons]
     assert any("half-written last line was dropped" in notice for notice in cell.notices)
+
+
+def test_where_the_specification_is_gone_its_copy_is_named_and_does(tmp_path: Path, url: str) -> None:
+    run(tmp_path, text([url], rows(1)))
+    (tmp_path / "exp.toml").unlink()
+    with pytest.raises(UserError, match=r"exp.toml cannot be read again: give the file, .*run/experiment.toml is what it said"):
+        run(tmp_path, None, resume=tmp_path / "run")
+    told = Told()
+    results = run(tmp_path, None, told, spec=tmp_path / "run" / "experiment.toml", resume=tmp_path / "run")
+    assert (told.began, states(results)) == ([], {"s0": "done"})

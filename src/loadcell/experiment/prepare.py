@@ -100,9 +100,15 @@ def _as_before(asked: Asked, folder: RunFolder) -> Asked:
     if lost:
         raise UserError(f"--resume {folder.path}: --set {_key(lost[0])} held a secret, which is in no file: give it again")
     given = {_key(item) for item in asked.sets}
+    source = Path(before.source)
+    if asked.spec is None and (not source.is_file() or source.is_relative_to("/dev")):
+        raise UserError(
+            f"--resume {folder.path}: its specification {source} cannot be read again: give the file, as in "
+            f"`loadcell run FILE --resume {folder.path}`; {folder.path / COPY} is what it said, without secrets"
+        )
     return replace(
         asked,
-        spec=asked.spec or Path(before.source),
+        spec=asked.spec or source,
         sets=(*(item for item in before.sets if _key(item) not in given), *asked.sets),
         env_file=asked.env_file or (Path(before.env_file) if before.env_file else None),
         skip_fleet=asked.skip_fleet or before.skip_fleet,
