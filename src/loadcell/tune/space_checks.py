@@ -109,7 +109,7 @@ def _check_place(one: Parameter, spec: StudySpec, place: FilePlace) -> None:
     where = one.place
     for key in ("flag", "env", "file", "path", "load"):
         value = getattr(where, key)
-        if value is not None and (not value.strip() or (key != "file" and any(char.isspace() for char in value))):
+        if value is not None and (not value.strip() or (key not in ("file", "path") and any(char.isspace() for char in value))):
             raise SpecError((*place, key), f"{one.name}: {value!r}: one word is expected")
     if where.env is not None and not _VARIABLE.fullmatch(where.env):
         raise SpecError((*place, "env"), f"{one.name}: {where.env!r}: no name that a variable can have, such as VLLM_USE_V1")
