@@ -119,7 +119,8 @@ class Study:
             final = settled(self._measuring, how, best, legal, limits)
             if final.winner is not None:
                 return self._won(final, best)
-            self._measuring.note("without what was reverted the gain is not reliable: the winner stays as it was confirmed")
+            why = "its gain is not reliable" if final.enough else f"{final.ended} after {len(final.rounds)} rounds"
+            self._measuring.note(f"what reverting left is not confirmed ({why}): the winner stays as it was")
         return self._won(found, found.winner)
 
     def _won(self, found: Confirmed, best: Configuration) -> Closed:
