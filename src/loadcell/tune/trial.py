@@ -99,12 +99,12 @@ class Trial:
             who=f"benchmark {spec.benchmark.kind}",
             limited="goodput" in spec.bench,
         )
-        if external and shutil.which(program := _program(spec.benchmark), path=spec.benchmark.env.get("PATH")) is None:
-            raise UserError(f"[benchmark] {spec.benchmark.kind}: there is no program {program}: install it, or say where with executable")
         if external and spec.fleet.replicas > 1:
             raise UserError(
                 f"[fleet] replicas = {spec.fleet.replicas}: benchmark {spec.benchmark.kind} loads one service; use 'loadcell' for several"
             )
+        if external and shutil.which(program := _program(spec.benchmark), path=spec.benchmark.env.get("PATH")) is None:
+            raise UserError(f"[benchmark] {spec.benchmark.kind}: there is no program {program}: install it, or say where with executable")
         where = placed(spec, space_of(spec).default(), self._sources)
         if not external:
             cell = cell_of(spec, where, self._any_load(), 0)
