@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from loadcell.clock import Clock, MonotonicClock
 from loadcell.errors import UserError
+from loadcell.experiment.matrix import flag_of
 from loadcell.experiment.new_folder import new_folder, take_back
 from loadcell.experiment.secrets import Hider
 from loadcell.fleet.events import now_text
@@ -180,6 +181,8 @@ def _prepared(
         setting.known,
         SECOND if setting.second is not None else None,
         per_second=setting.budget.wall_s is not None,
+        concurrency=_concurrency(spec),
+        services=spec.fleet.replicas or 1,
     )
     book = open_book(
         spec.study.storage, folder.path / JOURNAL, spec.study.name, sampler, search, by, directions=2 if setting.second is not None else 1
@@ -237,6 +240,12 @@ def _second(spec: StudySpec) -> Callable[[TrialResult], float | None] | None:
         return 1 / value if value else None
 
     return inverse
+
+
+def _concurrency(spec: StudySpec) -> float | None:
+    """Of a load that is the same in every trial."""
+    given = next((value for name, value in spec.bench.items() if flag_of(name) == "concurrency"), None)
+    return float(given) if spec.load.mode == "fixed" and isinstance(given, int | float) else None
 
 
 def _write_down(

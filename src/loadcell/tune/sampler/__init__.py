@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 class SearchSpec(Struct, frozen=True):
     """What a search is made from. `limits`: keys of `TrialResult.violations`. `second`: the figure that is the second objective of a Pareto front.
-    `per_second`: the budget is time, so that short trials are worth more.
+    `per_second`: the budget is time, so that short trials are worth more. `concurrency`: of the load, where no parameter sets it. `services`:
+    how many share it.
     """
 
     space: Space
@@ -32,6 +33,8 @@ class SearchSpec(Struct, frozen=True):
     known: tuple[Configuration, ...] = ()
     second: str | None = None
     per_second: bool = False
+    concurrency: float | None = None
+    services: int = 1
 
 
 def make_sampler(name: str, spec: SearchSpec) -> "BaseSampler":
@@ -48,9 +51,11 @@ def make_sampler(name: str, spec: SearchSpec) -> "BaseSampler":
 
 
 def _model(spec: SearchSpec) -> "BaseSampler":
+    from loadcell.tune.sampler.inflight import InFlight
     from loadcell.tune.sampler.model import ModelSampler
 
-    return ModelSampler(spec.space, spec.seed, spec.limits, spec.known, spec.second, per_second=spec.per_second)
+    in_flight = InFlight(spec.space, spec.concurrency, spec.services)
+    return ModelSampler(spec.space, spec.seed, spec.limits, spec.known, spec.second, per_second=spec.per_second, in_flight=in_flight)
 
 
 def _pso(spec: SearchSpec) -> "BaseSampler":

@@ -14,7 +14,11 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 _ROOT5: Final = np.sqrt(5.0)
-_LENGTHSCALE_SPREAD: Final = 1.0
+_LENGTHSCALE: Final = 0.35
+_LENGTHSCALE_SPREAD: Final = 0.5
+_JOINT: Final = 0.7  # deviations of standardised values; the second is shared by all parameters: with ten, each alone has 0.8
+_ALONE: Final = 2.5
+_DEVIATION_SPREAD: Final = 0.4
 _JITTER: Final = 1e-8
 
 
@@ -57,9 +61,14 @@ class Kernel:
         self.columns = columns
         self.d = len(columns.groups)
         self.size = self.d + 2
-        # A distance of 1 in every parameter is about two lengthscales (as Hvarfner et al. 2024: lengthscales grow with the root of d).
-        self.prior_mean = np.concatenate([np.full(self.d, np.log(0.5 * np.sqrt(max(self.d, 1)))), np.log([0.7, 0.7])])
-        self.prior_sd = np.concatenate([np.full(self.d, _LENGTHSCALE_SPREAD), np.full(2, 0.7)])
+        self.prior_mean, self.prior_sd = self.prior(_LENGTHSCALE, (_JOINT, _ALONE), _LENGTHSCALE_SPREAD, _DEVIATION_SPREAD)
+
+    def prior(self, length: float, deviations: tuple[float, float], length_spread: float, deviation_spread: float) -> tuple[Floats, Floats]:
+        """Means and deviations of the hyperparameters: medians of the lengthscale, in units of the distance of 1 in every parameter (Hvarfner et al.
+        2024: they grow with the root of d), and of s and a; spreads in logarithms.
+        """
+        lengths = np.full(self.d, np.log(length * np.sqrt(max(self.d, 1))))
+        return np.concatenate([lengths, np.log(deviations)]), np.concatenate([np.full(self.d, length_spread), np.full(2, deviation_spread)])
 
     def of(self, theta: Floats, squares: Floats) -> Floats:
         """(n, m), from `Columns.squares` of two sets of rows."""

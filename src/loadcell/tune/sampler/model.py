@@ -10,6 +10,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from loadcell.seeds import derive
 from loadcell.tune.parameters import Configuration
+from loadcell.tune.sampler.inflight import InFlight
 from loadcell.tune.sampler.search import Observation, Proposal, Search, observed
 from loadcell.tune.sampler.told import CONFIGURATION, RESULT, distributions, parameters_of, results
 from loadcell.tune.space import Space
@@ -20,10 +21,10 @@ class ModelSampler(optuna.samplers.BaseSampler):
 
     def __init__(
         self, space: Space, seed: int, limits: Sequence[str] = (), known: Sequence[Configuration] = (), second: str | None = None,
-        *, per_second: bool = False,
+        *, per_second: bool = False, in_flight: InFlight | None = None,
     ) -> None:  # fmt: skip
         self._space, self._seed, self._second = space, seed, second
-        self._search = Search(space, limits, known, per_second=per_second)
+        self._search = Search(space, limits, known, per_second=per_second, in_flight=in_flight)
         self.proposals: dict[int, Proposal] = {}
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002

@@ -7,7 +7,7 @@ draws from the whole space, the best trials with some parameters drawn anew, and
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from loadcell.tune.outcome import MEASURED, TEACHES_DEATH, TrialResult
 from loadcell.tune.parameters import Configuration, Value
 from loadcell.tune.sampler.acquisition import log_expected_improvement, log_within
 from loadcell.tune.sampler.gp import Regression
+from loadcell.tune.sampler.inflight import InFlight
 from loadcell.tune.sampler.kernel import Columns, Floats, Kernel
 from loadcell.tune.sampler.survival import Survival
 from loadcell.tune.space import Space
@@ -30,8 +31,7 @@ _AROUND: Final = 40
 _ROUNDS: Final = 3
 _CENTRES: Final = 4
 _KEPT: Final = 3
-_SHIFT: Final = 0.5
-_CAUTION: Final = 2.0
+_CAUTION: Final = 1.2
 _RECENT: Final = 10
 _LIKELY: Final = float(np.log(0.5))
 _MARGIN: Final = 3.0  # log(measured/limit) beyond e^3 = 20 says nothing more
@@ -87,7 +87,7 @@ def beginnings(space: Space, known: Sequence[Configuration]) -> list[tuple[Stage
 
 class Search:
     """`limits`: the SLOs' texts, keys of `violations`. `fill`: trials of the space-filling start; null: a third as many as parameters.
-    `per_second`: prefer trials that are predicted to be short; for a budget in time.
+    `per_second`: prefer trials that are predicted to be short; for a budget in time. `in_flight`: null: only what `space` tells.
     """
 
     def __init__(
@@ -98,12 +98,14 @@ class Search:
         fill: int | None = None,
         *,
         per_second: bool = False,
+        in_flight: InFlight | None = None,
     ) -> None:
         self.space, self.limits = space, tuple(limits)
         self.known = tuple(space.complete(one) for one in known)
         self.fill = max(2, len(space.searched) // 3) if fill is None else fill
         self.per_second = per_second
-        self.columns = Columns.of(space.columns)
+        self.in_flight = in_flight or InFlight(space)
+        self.columns = Columns.of((*space.columns, *self.in_flight.columns))
         self.kernel = Kernel(self.columns)
         self.thetas: dict[str, list[Floats]] = {}
         self._pool: list[Configuration] = []
@@ -148,8 +150,8 @@ class Search:
         if not history:
             return Proposal(choices[0], "fill")
         models = Models(self, history, rng, survival_only=True)
-        squares = models.squares_to(choices)
-        score = 0.5 * np.log(np.maximum(squares.sum(axis=0).min(axis=0), 1e-12)) + models.log_survival(squares)
+        near = models.near(choices)
+        score = 0.5 * np.log(np.maximum(near.squares.sum(axis=0).min(axis=0), 1e-12)) + models.log_survival(near)
         return Proposal(choices[int(np.argmax(score))], "fill")
 
     def _searched(self, history: Sequence[Observation], tried: set[Key], rng: np.random.Generator) -> Proposal | None:
@@ -201,7 +203,7 @@ class Models:
 
     def __init__(self, search: Search, history: Sequence[Observation], rng: np.random.Generator, *, survival_only: bool = False) -> None:
         self._search = search
-        self._rows = search.columns.scaled(search.space.encode([one.configuration for one in history]))
+        self._rows, self._known = self._encoded([one.configuration for one in history])
         self._squares = search.columns.squares(self._rows, self._rows)
         self._rng = rng
         told = [one.alive for one in history if one.alive is not None][-_RECENT:]
@@ -215,31 +217,34 @@ class Models:
         if not survival_only:
             self._fit(history)
 
-    def squares_to(self, configurations: Sequence[Configuration]) -> Floats:
-        """(groups, history, m)"""
-        rows = self._search.columns.scaled(self._search.space.encode(configurations))
-        return self._search.columns.squares(self._rows, rows)
+    def near(self, configurations: Sequence[Configuration]) -> "Near":
+        rows, known = self._encoded(configurations)
+        return Near(self._search.columns.squares(self._rows, rows), known)
 
-    def log_survival(self, squares: Floats) -> Floats:
+    def _encoded(self, configurations: Sequence[Configuration]) -> tuple[Floats, Floats]:
+        known = self._search.in_flight.of(configurations)
+        return self._search.columns.scaled(np.hstack([self._search.space.encode(configurations), known])), known
+
+    def log_survival(self, near: "Near") -> Floats:
         if self._survival is None:
-            return np.zeros(squares.shape[2])
+            return np.zeros(near.squares.shape[2])
         model, rows = self._survival
-        return model.log_chance(squares[:, rows])
+        return model.log_chance(near.squares[:, rows])
 
     def scores(self, configurations: Sequence[Configuration]) -> tuple[Floats, Floats, Floats]:
         """Of each: acquisition, log of the expected improvement that is feasible, log P(survives).
 
-        The acquisition is cautious: P(survives) counts twice, and more while trials have been dying lately. Memory ends at an edge, the best
+        The acquisition is cautious: P(survives) counts more than once, and more yet while trials have been dying lately. Memory ends at an edge, the best
         configurations stand close to it, and a smooth model is too hopeful there; a trial that dies tells nothing of the metrics.
         """
-        squares = self.squares_to(configurations)
-        survival = self.log_survival(squares)
-        gain = self._log_within(squares) + survival
+        near = self.near(configurations)
+        survival = self.log_survival(near)
+        gain = self._log_within(near) + survival
         if self._objective is not None and self.best is not None:
-            gain = gain + log_expected_improvement(*_predicted(self._objective, squares), self.best)
+            gain = gain + log_expected_improvement(*self._objective.predict(near), self.best)
         score = gain + (self._caution - 1) * survival
         if self._seconds is not None:
-            score = score - _predicted(self._seconds, squares)[0]
+            score = score - self._seconds.predict(near)[0]
         return score, gain, survival
 
     def _survivors(self, history: Sequence[Observation]) -> "tuple[Survival, Rows] | None":
@@ -258,7 +263,12 @@ class Models:
             told = [(at, violation) for at in alive if (violation := history[at].violations.get(limit)) is not None]
             if len(told) >= 2:
                 self._limits.append(
-                    self._regression(limit, [at for at, _ in told], np.clip([value for _, value in told], -_MARGIN, _MARGIN))
+                    self._regression(
+                        limit,
+                        [at for at, _ in told],
+                        np.clip([value for _, value in told], -_MARGIN, _MARGIN),
+                        self._search.in_flight.trend(limit),
+                    )
                 )
         measured = [at for at in alive if history[at].values]
         self.good = [history[at].configuration for at in (measured or alive)[-_CENTRES:]]
@@ -269,11 +279,13 @@ class Models:
             self._seconds = self._regression("seconds", timed, np.log([history[at].seconds for at in timed]))
 
     def _value(self, history: Sequence[Observation], measured: "Rows") -> None:
-        y = _scalar(np.log([history[at].values for at in measured]), self._rng)
-        self._objective = self._regression("objective", measured, np.maximum(y, np.max(y) - _POOR))
-        squares = self._squares[:, :, measured]
-        mean, _ = _predicted(self._objective, squares)
-        chance = self._log_within(squares)
+        logs = np.log([history[at].values for at in measured])
+        y = _scalar(logs, self._rng)
+        trend = self._search.in_flight.trend(None) if logs.shape[1] == 1 else None
+        self._objective = self._regression("objective", measured, np.maximum(y, np.max(y) - _POOR), trend)
+        near = Near(self._squares[:, :, measured], self._known[measured])
+        mean, _ = self._objective.predict(near)
+        chance = self._log_within(near)
         self.good = [history[measured[at]].configuration for at in np.argsort(-(mean + np.maximum(chance, -4)))[:_CENTRES]]
         feasible = [at for at in range(len(measured)) if history[measured[at]].feasible]
         if feasible:
@@ -281,27 +293,39 @@ class Models:
             likely = [at for at in feasible if chance[at] > _LIKELY] or feasible
             self.best = float(np.max(mean[likely]))
 
-    def _regression(self, name: str, rows: "Sequence[int] | Rows", y: Floats) -> "_Model":
+    def _regression(self, name: str, rows: "Sequence[int] | Rows", y: Floats, trend: Floats | None = None) -> "_Model":
         at = np.asarray(rows, dtype=np.intp)
         thetas = self._search.thetas.setdefault(name, [])
-        shift = _SHIFT * self._rng.normal(size=self._search.kernel.size + 1)
-        model = Regression(self._search.kernel, self._squares[:, at[:, None], at], y, thetas, shift)
+        slopes = np.zeros(self._known.shape[1]) if trend is None else trend
+        model = Regression(self._search.kernel, self._squares[:, at[:, None], at], y - self._known[at] @ slopes, thetas)
         thetas[:] = [*thetas, model.theta][-_KEPT:]
-        return model, at
+        return _Model(model, at, slopes)
 
-    def _log_within(self, squares: Floats) -> Floats:
-        out = np.zeros(squares.shape[2])
+    def _log_within(self, near: "Near") -> Floats:
+        out = np.zeros(near.squares.shape[2])
         for model in self._limits:
-            out += log_within(*_predicted(model, squares))
+            out += log_within(*model.predict(near))
         return out
 
 
 Rows = npt.NDArray[np.intp]
-_Model = tuple[Regression, Rows]
 
 
-def _predicted(model: _Model, squares: Floats) -> tuple[Floats, Floats]:
-    return model[0].predict(squares[:, model[1]])
+class Near(NamedTuple):
+    """New configurations beside the history. `squares`: (groups, history, m); `known`: (m, columns) of `InFlight.of`."""
+
+    squares: Floats
+    known: Floats
+
+
+class _Model(NamedTuple):
+    regression: Regression
+    rows: Rows
+    slopes: Floats
+
+    def predict(self, near: Near) -> tuple[Floats, Floats]:
+        mean, deviation = self.regression.predict(near.squares[:, self.rows])
+        return mean + near.known @ self.slopes, deviation
 
 
 def key_of(configuration: Configuration) -> Key:

@@ -15,7 +15,9 @@ from scipy.special import log_ndtr
 from loadcell.tune.sampler.kernel import Floats, Kernel, cholesky, jittered
 
 _PRIOR: Final = 1.6  # probit of living, before anything is known: about 0.65 with the kernel's deviation
-_SHARPER: Final = float(np.log(4.0))  # what a memory allows is a sharp edge: larger deviations than a smooth value's
+_LENGTHSCALE: Final = 0.5  # of a distance of 1 in every parameter
+_DEVIATION: Final = 2.8  # what a memory allows is a sharp edge
+_SPREAD: Final = (1.0, 0.7)
 _BOUND: Final = 2.5
 _ITERATIONS: Final = 6
 
@@ -28,8 +30,7 @@ class Survival:
     ) -> None:
         self._kernel = kernel
         self._sign = np.where(np.asarray(alive) > 0, 1.0, -1.0)
-        self._mean = kernel.prior_mean + np.append(np.zeros(kernel.d), np.full(2, _SHARPER))
-        self._sd = kernel.prior_sd
+        self._mean, self._sd = kernel.prior(_LENGTHSCALE, (_DEVIATION, _DEVIATION), *_SPREAD)
         self._f = np.zeros(len(self._sign))
         self.theta = self._fitted(squares, self._mean if theta is None else theta, iterations)
         _, self._slope, self._w, self._root = self._mode(jittered(kernel.of(self.theta, squares)))
