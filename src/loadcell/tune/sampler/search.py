@@ -31,7 +31,7 @@ _AROUND: Final = 40
 _ROUNDS: Final = 3
 _CENTRES: Final = 4
 _KEPT: Final = 3
-_CAUTION: Final = 1.2
+_CAUTION: Final = 2.0
 _RECENT: Final = 10
 _LIKELY: Final = float(np.log(0.5))
 _MARGIN: Final = 3.0  # log(measured/limit) beyond e^3 = 20 says nothing more
