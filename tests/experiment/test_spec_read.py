@@ -77,6 +77,7 @@ def test_hosts_and_their_containers(tmp_path: Path) -> None:
         (FLEET + "[bench]\n\nconcurency = 4\n", 6, "did you mean concurrency?"),
         (FLEET + "replica = 2\n", 4, "did you mean replicas?"),
         ("nmae = 1\n" + FLEET, 1, "did you mean name?"),
+        (FLEET + '[study]\nname = "a"\n', 4, "a study is run by `loadcell tune`"),
         (FLEET + "[[scenario]]\nconcurrency = 1\n[[scenario]]\nconcurency = 2\n", 7, "did you mean concurrency?"),
         (FLEET + '[[fleet.host]]\nname = "a"\n[[fleet.host]]\nname = "b"\nssh_prot = 2\n', 8, "did you mean ssh_port?"),
         (FLEET + 'port = "any"\n', 4, "port"),

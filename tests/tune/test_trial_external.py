@@ -61,6 +61,7 @@ def test_a_tool_s_figures_are_judged_by_the_same_limits_and_nobody_else_asked(tm
     result = ran(tmp_path, tool(tmp_path, write), kind, slo=("ttft mean <= 100ms", "success_rate >= 99%"))
     assert result.outcome == "ok", result.evidence
     assert result.objective == pytest.approx(result.figures["throughput"])
+    assert result.figures["throughput_per_device"] is None  # no device is given
     assert result.figures["ttft_mean"] in (pytest.approx(0.025), pytest.approx(0.03))
     assert (result.violations["ttft mean <= 100ms"] or 0) < 0
     assert result.extra["purity"]["foreign"] == 0

@@ -45,6 +45,7 @@ SWITCHES: Final = {"true": True, "false": False, "True": True, "False": False}
 _AS_THEY_STAND: Final = ("args", "env", "config")  # tables whose keys are the engine's
 _SLO_KEYS: Final = ("metric", "statistic", "limit")
 _ROW_KEYS: Final = ("name", "slo", "gate", "repeats")
+_OF_STUDIES: Final = ("study", "objective", "parameter", "constraint")
 
 
 def experiment_from(tree: Mapping[str, Any], name: str) -> ExperimentSpec:
@@ -218,6 +219,8 @@ def known_keys(table: Mapping[str, Any], known: Iterable[str], place: Place) -> 
         if name not in names:
             near = get_close_matches(name, names, n=1)
             instead = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+            if not place and name in _OF_STUDIES:
+                instead = "an experiment has none; a study is run by `loadcell tune`"
             raise SpecError((*place, key), f"unknown key {key}: {instead}")
         if name in out:
             raise SpecError((*place, key), f"{name} is given twice, with - and with _: keep one")

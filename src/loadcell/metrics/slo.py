@@ -15,7 +15,7 @@ SloMetric = Literal[
 
 METRICS: Final[tuple[str, ...]] = get_args(SloMetric)
 _ALIASES: Final = {"e2el": "e2e", "e2e_latency": "e2e", "latency": "e2e", "stall": "max_stall", "success": "success_rate"}
-_MS: Final = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3, "min": 6e4}
+_MS: Final = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3, "m": 6e4, "min": 6e4}
 _STATISTICS: Final = {"mean": "mean", "avg": "mean", "average": "mean", "min": "min", "max": "max", "median": "p50"}
 _LIMIT: Final = re.compile(
     r"\s*(?P<what>[a-z][a-z0-9_. ]*?)\s*(?P<sign><=|<|≤|>=|>|≥|==|=)\s*(?P<number>[0-9.]+(?:e-?[0-9]+)?)\s*(?P<unit>[a-zµμ%]*)\s*",

@@ -101,12 +101,11 @@ class ExternalLoad:
 
     def _score_of(self, told: Told) -> Score:
         setting, now = self._setting, OwnFleet(self._fleet, self._hider).now()
-        devices = now.devices or len(now.base_urls) or 1
         figures, n = dict(told.figures), dict(told.n)
         for name in ("throughput", "request_rate"):
             value = figures.get(name)
-            figures[f"{name}_per_device"] = None if value is None else value / devices
-            n[f"{name}_per_device"] = n.get(name, 0)
+            figures[f"{name}_per_device"] = None if value is None or not now.devices else value / now.devices
+            n[f"{name}_per_device"] = n.get(name, 0) if now.devices else 0
         per_device = setting.spec.objective.per == "device"
         value = objective.finite(figures.get(f"{setting.metric}_per_device" if per_device else setting.metric))
         violations = {slo.text: objective.margin(slo, *_observed(slo, told)) for slo in setting.slos}
