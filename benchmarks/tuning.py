@@ -1,6 +1,7 @@
 """Searches compared on `surfaces`: how much of the optimum the best truly feasible configuration reaches after 10, 20, 30 and 50 trials.
 
-    python benchmarks/tuning.py [--seeds 20] [--trials 50] [--surfaces chat,documents,reasoning] [--samplers model,tpe,qmc,random,pso] [--output FILE]
+    python benchmarks/tuning.py [--seeds 20] [--trials 50] [--surfaces chat,documents,reasoning] [--samplers model,tpe,qmc,random,pso]
+        [--load parameter|sought] [--output FILE]
 
 All samplers go through `told`, as in a study: the default first, the same repairs, crashes told as pruned, duplicates answered from the record
 (they cost no trial). Noise derives from the seed and the configuration, so that samplers that try the same see the same. Intervals are 95 % t
@@ -26,16 +27,18 @@ from loadcell.seeds import derive
 from loadcell.tune.outcome import TEACHES_DEATH, TrialResult
 from loadcell.tune.sampler import SearchSpec, make_sampler, told
 from loadcell.tune.space import Space
+from sought import Sought
 
 AT = (10, 20, 30, 50)
 _MOST_REPEATS = 400  # proposals in all that may be duplicates or illegal, before a run ends early
 
 
-def run(surface: surfaces.Surface, sampler: str, seed: int, trials: int) -> dict[str, Any]:
+def run(known: surfaces.Surface, sampler: str, seed: int, trials: int, load: str = "parameter") -> dict[str, Any]:
     """One search. `best`: true share of the optimum after each trial; `crashes` after each; `cpu_s` of asking, all told."""
+    optimum, _ = surfaces.optimum(known.name) if known.name in surfaces.KNOWN else surfaces.dense_search(known)
+    surface = Sought(known) if load == "sought" else known
     space = Space(surface.parameters, surface.constraints)
     limits = tuple(surface.limits)
-    optimum, _ = surfaces.optimum(surface.name) if surface.name in surfaces.KNOWN else surfaces.dense_search(surface)
     study = optuna.create_study(sampler=make_sampler(sampler, SearchSpec(space, derive(seed, "search"), limits)), direction="maximize")
     record: dict[str, TrialResult] = {}
     best: list[float] = []
@@ -133,6 +136,12 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--surfaces", default=",".join(surfaces.SURFACES))
+    parser.add_argument(
+        "--load",
+        choices=("parameter", "sought"),
+        default="parameter",
+        help="the concurrency is searched, or each trial looks for the largest",
+    )
     parser.add_argument("--samplers", default="model,tpe,qmc,random,pso")
     parser.add_argument("--output", type=Path, help="append every run as a JSON line")
     parser.add_argument("--read", type=Path, nargs="+", help="print the tables of such files instead")
@@ -147,7 +156,7 @@ def main() -> None:
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for name in options.surfaces.split(","):
             for sampler in options.samplers.split(","):
-                rows.append(run(surfaces.KNOWN[name], sampler, seed, options.trials))
+                rows.append(run(surfaces.KNOWN[name], sampler, seed, options.trials, options.load))
                 if options.output is not None:
                     with options.output.open("a") as out:
                         out.write(json.dumps(rows[-1]) + "\n")
