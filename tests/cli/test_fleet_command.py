@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,21 @@ class User:
         return subprocess.run(
             self.words(*words), check=False, capture_output=True, text=True, env=self.environment, cwd=self.folder, timeout=60
         )
+
+    @contextmanager
+    def loading(self, spec: str, end: signal.Signals) -> "Iterator[subprocess.Popen[str]]":
+        """A run of it into the folder `run`, from its first load on; ended by that signal."""
+        words = [sys.executable, "-m", "loadcell", "run", spec, "--output-dir", "run"]
+        run = subprocess.Popen(words, env=self.environment, cwd=self.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        state = self.folder / "run" / "state.jsonl"
+        try:
+            while not (state.exists() and '"began"' in state.read_text()):
+                assert run.poll() is None
+                time.sleep(0.05)
+            yield run
+        finally:
+            run.send_signal(end)
+            run.communicate()
 
     @staticmethod
     def words(*words: str) -> list[str]:
@@ -156,12 +172,7 @@ LOAD = '[bench]\ntokenizer = "words"\ninput-len = 8\noutput-len = 400\nnum-promp
 @pytest.mark.slow
 def test_services_of_a_run_are_shown_as_its_own_and_stopped_by_nobody_else_before_it_is_gone(user: User) -> None:
     (user.folder / "exp.toml").write_text(SPEC + LOAD)
-    words = [sys.executable, "-m", "loadcell", "run", "exp.toml", "--output-dir", "run"]
-    run = subprocess.Popen(words, env=user.environment, cwd=user.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        while not ((user.folder / "run/state.jsonl").exists() and '"began"' in (user.folder / "run/state.jsonl").read_text()):
-            assert run.poll() is None
-            time.sleep(0.05)
+    with user.loading("exp.toml", signal.SIGKILL) as run:
         status = user.fleet("status", "exp.toml")
         assert status.returncode == 0, status.stdout
         running = pids(status.stdout)
@@ -179,9 +190,6 @@ def test_services_of_a_run_are_shown_as_its_own_and_stopped_by_nobody_else_befor
         assert f"`kill {run.pid}`" in line
         assert all(map(alive, running))
         assert user.fleet("status", "fleet.toml").stdout.startswith("no services")  # another file's
-    finally:
-        run.kill()
-        run.communicate()
     assert f"run {run.pid}: a run of loadcell in {user.folder}/run, gone" in user.fleet("status", "exp.toml").stdout
     down = user.fleet("down", "exp.toml")
     assert (down.returncode, down.stdout.count("stopped (process")) == (0, 2)
@@ -191,12 +199,7 @@ def test_services_of_a_run_are_shown_as_its_own_and_stopped_by_nobody_else_befor
 @pytest.mark.slow
 def test_down_stops_its_own_beside_those_of_a_run(user: User) -> None:
     (user.folder / "fleet.toml").write_text(SPEC + LOAD)
-    words = [sys.executable, "-m", "loadcell", "run", "fleet.toml", "--output-dir", "run"]
-    run = subprocess.Popen(words, env=user.environment, cwd=user.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        while not ((user.folder / "run/state.jsonl").exists() and '"began"' in (user.folder / "run/state.jsonl").read_text()):
-            assert run.poll() is None
-            time.sleep(0.05)
+    with user.loading("fleet.toml", signal.SIGTERM):
         up = user.fleet("up", "fleet.toml")
         assert up.returncode == 0, up.stderr
         status = user.fleet("status", "fleet.toml")
@@ -206,6 +209,3 @@ def test_down_stops_its_own_beside_those_of_a_run(user: User) -> None:
         assert down.stdout.count("stopped (process") == 2
         assert not any(map(alive, pids(up.stdout)))
         assert len(pids(user.fleet("status", "fleet.toml").stdout)) == 2
-    finally:
-        run.terminate()
-        run.communicate()

@@ -18,7 +18,7 @@ from loadcell.experiment.state import EndState
 from loadcell.flags.resolve import scenario_from_flags, with_api_key
 from loadcell.fleet.monitor import FleetEvent
 from loadcell.load.prepare import refuse_too_many_connections
-from loadcell.load.runner import Run, Watcher
+from loadcell.load.runner import Relay, Run, Watcher
 from loadcell.load.snapshot import Snapshot
 from loadcell.metrics.facts import RunFacts
 from loadcell.metrics.summary import Summary
@@ -59,26 +59,17 @@ def refuse_too_large(scenarios: Iterable[tuple[str, Scenario]]) -> None:
             raise UserError(f"in scenario {name}: {wrong}") from None
 
 
-class _WhileServed(Watcher):
-    """Tells `inner` everything, and calls the load off when nobody is left to answer it: its patience would find nobody else."""
+class _WhileServed(Relay):
+    """Calls the load off when nobody is left to answer it: its patience would find nobody else."""
 
     def __init__(self, inner: Watcher, services: Services) -> None:
-        self._inner, self._services = inner, services
-
-    def run(self, run: Run) -> None:
-        self._run = run
-        self._inner.run(run)
-
-    def started(self) -> None:
-        self._inner.started()
-
-    def note(self, text: str) -> None:
-        self._inner.note(text)
+        super().__init__(inner)
+        self._services = services
 
     def show(self, snapshot: Snapshot) -> None:
-        self._inner.show(snapshot)
+        super().show(snapshot)
         if self._services.gone():
-            self._run.call_off(_GONE)
+            self._call_off(_GONE)
 
 
 def run_cell(

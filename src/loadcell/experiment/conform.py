@@ -45,12 +45,14 @@ SWITCHES: Final = {"true": True, "false": False, "True": True, "False": False}
 _AS_THEY_STAND: Final = ("args", "env", "config")  # tables whose keys are the engine's
 _SLO_KEYS: Final = ("metric", "statistic", "limit")
 _ROW_KEYS: Final = ("name", "slo", "gate", "repeats")
-_OF_STUDIES: Final = ("study", "objective", "parameter", "constraint")
+_OF_STUDIES: Final = dict.fromkeys(
+    ("study", "objective", "parameter", "constraint"), "an experiment has none; a study is run by `loadcell tune`"
+)
 
 
 def experiment_from(tree: Mapping[str, Any], name: str) -> ExperimentSpec:
     """`name` holds where the tree gives none. SpecError names the place of what cannot be used."""
-    top = known_keys(tree, tuple(f for f in ExperimentSpec.__struct_fields__ if f != "origins"), ())
+    top = known_keys(tree, tuple(f for f in ExperimentSpec.__struct_fields__ if f != "origins"), (), _OF_STUDIES)
     fleet, target = top.pop("fleet", None), top.pop("target", None)
     if fleet is None and target is None:
         raise SpecError((), "there is neither [fleet], services to start, nor [target], services that run already: give one")
@@ -210,8 +212,10 @@ def _kinds(kind: Any) -> Iterable[Any]:
         yield from _kinds(argument)
 
 
-def known_keys(table: Mapping[str, Any], known: Iterable[str], place: Place) -> dict[str, Any]:
-    """The table under snake_case names. SpecError for one that is not known, and for two spellings of one."""
+def known_keys(table: Mapping[str, Any], known: Iterable[str], place: Place, elsewhere: Mapping[str, str] = {}) -> dict[str, Any]:
+    """The table under snake_case names. SpecError for one that is not known, and for two spellings of one. `elsewhere`: what to do about a name that
+    belongs in another file.
+    """
     out: dict[str, Any] = {}
     names = tuple(known)
     for key, value in table.items():
@@ -219,9 +223,7 @@ def known_keys(table: Mapping[str, Any], known: Iterable[str], place: Place) -> 
         if name not in names:
             near = get_close_matches(name, names, n=1)
             instead = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
-            if not place and name in _OF_STUDIES:
-                instead = "an experiment has none; a study is run by `loadcell tune`"
-            raise SpecError((*place, key), f"unknown key {key}: {instead}")
+            raise SpecError((*place, key), f"unknown key {key}: {elsewhere.get(name, instead)}")
         if name in out:
             raise SpecError((*place, key), f"{name} is given twice, with - and with _: keep one")
         out[name] = value

@@ -50,7 +50,8 @@ class FleetFailure(EnvironmentFailure):
 class Fleet:
     """One fleet from check to stop. `folder`: of the run; logs and events go there. `note` is told what a person should know.
 
-    `headers` are sent with readiness's questions. `source`: the specification's file, by which `loadcell fleet` finds the services. Use it in a `with` block: leaving stops the services, unless they were made by `up`.
+    `headers` are sent with readiness's questions. `source`: the specification's file, by which `loadcell fleet` finds the services. Use it in a
+    `with` block: leaving stops the services, unless they were made by `up`.
     """
 
     def __init__(

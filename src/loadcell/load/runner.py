@@ -50,6 +50,31 @@ class Watcher:
         """The run that is about to begin; `call_off` ends it."""
 
 
+class Relay(Watcher):
+    """Tells `inner` everything, and can call the load off."""
+
+    def __init__(self, inner: Watcher) -> None:
+        self._inner = inner
+        self._run: Run | None = None
+
+    def run(self, run: "Run") -> None:
+        self._run = run
+        self._inner.run(run)
+
+    def started(self) -> None:
+        self._inner.started()
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._inner.show(snapshot)
+
+    def _call_off(self, why: str) -> None:
+        if self._run is not None:
+            self._run.call_off(why)
+
+
 class Run:
     """`execute` once. `folder` exists and is empty. Raises LoadcellError for what ends a run before its first request."""
 

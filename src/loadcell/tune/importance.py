@@ -17,7 +17,7 @@ from loadcell.tune.space import Space
 
 _BASES: Final = 64
 LEAST_TRIALS: Final = 4
-_FITS: Final = 3  # modes under randomly moved priors, as the search averages
+_FITS: Final = 3  # modes under randomly moved priors, averaged
 
 
 def importance(space: Space, history: Sequence[Observation], rng: np.random.Generator) -> dict[str, float]:

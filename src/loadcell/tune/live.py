@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from loadcell.load.runner import Run, Watcher
+from loadcell.load.runner import Relay, Watcher
 from loadcell.load.snapshot import Snapshot
 from loadcell.metrics.goodput import meets, per_request_limits
 from loadcell.metrics.latency import request_latency
@@ -47,7 +47,7 @@ class Judge(Struct, frozen=True):
     first_wave: int = 0
 
 
-class Live(Watcher):
+class Live(Relay):
     """One load. `inner` is told everything, `on_phase` when the measurement begins. `judge` null: it is never ended on evidence (a default, a
     confirmation).
     """
@@ -55,8 +55,8 @@ class Live(Watcher):
     def __init__(
         self, inner: Watcher, folder: Path, patience: Patience, judge: Judge | None, on_phase: Callable[[TrialPhase], None] = lambda _: None
     ) -> None:
-        self._inner, self._folder, self._patience, self._judge, self._on_phase = inner, folder, patience, judge, on_phase
-        self._run: Run | None = None
+        super().__init__(inner)
+        self._folder, self._patience, self._judge, self._on_phase = folder, patience, judge, on_phase
         self._test = (
             Sequential(judge.slos, judge.metric, incumbent=judge.incumbent, open_loop=judge.open_loop) if judge is not None else None
         )
@@ -70,22 +70,12 @@ class Live(Watcher):
         self.cut: str | None = None
         self.early: Stop | None = None
 
-    def run(self, run: Run) -> None:
-        self._run = run
-        self._inner.run(run)
-
-    def started(self) -> None:
-        self._inner.started()
-
-    def note(self, text: str) -> None:
-        self._inner.note(text)
-
     def service_gone(self, text: str) -> None:
         """A service that was loaded is gone: there is nothing left to measure. From any thread."""
-        self._end(f"the service is gone: {text}")
+        self._call_off(f"the service is gone: {text}")
 
     def show(self, snapshot: Snapshot) -> None:
-        self._inner.show(snapshot)
+        super().show(snapshot)
         phase = _PHASES.get(snapshot.phase, "measure")
         if phase != self.phase:
             self.phase = phase
@@ -96,21 +86,17 @@ class Live(Watcher):
         if self._test is not None and snapshot.elapsed_s - self._looked_s >= 1.0:
             self._judged(snapshot)
 
-    def _end(self, why: str) -> None:
-        if self._run is not None:
-            self._run.call_off(why)
-
     def _patient(self, snapshot: Snapshot) -> bool:
         patience = self._patience
         if patience.hang_s and snapshot.silent_s >= patience.hang_s:
             self.hung = f"no token of any of {snapshot.in_flight} requests in flight for {snapshot.silent_s:.0f} s"
-            self._end(self.hung)
+            self._call_off(self.hung)
         elif snapshot.phase == "warmup" and patience.warmup_s and snapshot.elapsed_s >= patience.warmup_s:
             self.slow = f"the warm-up had not ended after {snapshot.elapsed_s:.0f} s (warmup.timeout)"
-            self._end(self.slow)
+            self._call_off(self.slow)
         elif snapshot.phase != "warmup" and patience.load_s and snapshot.elapsed_s >= patience.load_s:
             self.cut = f"the load was cut off after {snapshot.elapsed_s:.0f} s (trial.timeout)"
-            self._end(self.cut)
+            self._call_off(self.cut)
         else:
             return True
         return False
@@ -128,7 +114,7 @@ class Live(Watcher):
         stop = self._test.add(self._second(before, snapshot, records))
         if stop is not None and self.early is None:
             self.early = stop
-            self._end(stop.text)
+            self._call_off(stop.text)
 
     def _second(self, before: Snapshot, now: Snapshot, records: Sequence[RequestRecord]) -> Second:
         judge = self._judge

@@ -21,10 +21,9 @@ _MEMBERS: Final = 3
 
 class Regression:
     """`squares`: (groups, n, n) between the rows that `y` was measured at. `thetas`: hyperparameters of earlier fits, the newest last: the mode is
-    sought from there, and predictions are averaged over them all. `shift`: by how many prior deviations this fit's prior is moved.
-
-    The mode alone is overconfident with so few trials. Modes under randomly moved priors are draws from about the posterior of the
-    hyperparameters (randomised MAP, Bardsley et al. 2014), and one a trial costs no more than the mode does.
+    sought from there, and predictions are averaged over the last few with it: the mode alone is overconfident with so few trials. `shift`: by how many prior
+    deviations this fit's prior is moved; modes under randomly moved priors are draws from about the posterior of the hyperparameters (randomised MAP,
+    Bardsley et al. 2014).
     """
 
     def __init__(
