@@ -7,10 +7,11 @@ import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
+from threadpoolctl import ThreadpoolController
 
 from loadcell.seeds import derive
 from loadcell.tune.parameters import Configuration
-from loadcell.tune.sampler.inflight import InFlight
+from loadcell.tune.sampler.facts import Facts
 from loadcell.tune.sampler.search import Observation, Proposal, Search, observed
 from loadcell.tune.sampler.told import CONFIGURATION, RESULT, distributions, parameters_of, results
 from loadcell.tune.space import Space
@@ -21,10 +22,11 @@ class ModelSampler(optuna.samplers.BaseSampler):
 
     def __init__(
         self, space: Space, seed: int, limits: Sequence[str] = (), known: Sequence[Configuration] = (), second: str | None = None,
-        *, per_second: bool = False, in_flight: InFlight | None = None,
+        *, per_second: bool = False, facts: Facts | None = None,
     ) -> None:  # fmt: skip
         self._space, self._seed, self._second = space, seed, second
-        self._search = Search(space, limits, known, per_second=per_second, in_flight=in_flight)
+        self._search = Search(space, limits, known, per_second=per_second, facts=facts)
+        self._threads = ThreadpoolController()
         self.proposals: dict[int, Proposal] = {}
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:  # noqa: ARG002
@@ -38,7 +40,10 @@ class ModelSampler(optuna.samplers.BaseSampler):
         for one in study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.FAIL)):
             if CONFIGURATION in one.user_attrs and RESULT not in one.user_attrs:
                 history.append(Observation(one.user_attrs[CONFIGURATION], None))
-        proposal = self._search.propose(history, np.random.default_rng(derive(self._seed, "sampler", trial.number)))
+        rng = np.random.default_rng(derive(self._seed, "sampler", trial.number))
+        # Matrices of a few dozen rows: a second thread would mostly wait for the first, on cores that a service under test may share.
+        with self._threads.limit(limits=1, user_api="blas"):
+            proposal = self._search.propose(history, rng)
         if proposal is None:
             return {}
         self.proposals[trial.number] = proposal
