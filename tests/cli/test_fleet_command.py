@@ -119,6 +119,15 @@ def test_status_tells_who_has_died_and_down_forgets_it(user: User) -> None:
     assert "its processes are gone too" in down.stdout
 
 
+def test_what_is_up_is_known_by_its_record_whatever_its_file_says_by_now(user: User) -> None:
+    running = pids(user.fleet("up", "fleet.toml").stdout)
+    user.spec.write_text("[nothing of it]")
+    assert user.fleet("status", "fleet.toml").returncode == 0
+    user.spec.unlink()
+    assert user.fleet("down", "fleet.toml").returncode == 0
+    assert not any(map(alive, running))
+
+
 def test_following_a_log_ends_with_its_service(user: User) -> None:
     user.fleet("up", "fleet.toml", "--set", "fleet.replicas=1")
     follower = subprocess.Popen(
@@ -158,6 +167,9 @@ def test_wrong_use_is_told(user: User) -> None:
     for words, text in (
         (("up", "empty.toml"), "has no [fleet]"),
         (("up", "missing.toml"), "missing.toml"),
+        (("status", "missing.toml"), "missing.toml"),
+        (("logs", "missing.toml"), "missing.toml"),
+        (("down", "missing.toml"), "missing.toml"),
         (("begin", "fleet.toml"), "begin"),
     ):
         said = user.fleet(*words)

@@ -140,6 +140,33 @@ def test_killed_and_resumed_it_measures_what_is_left_and_no_service_stays(study:
     assert not list((Path("state") / "loadcell" / "fleet" / "studies").glob("*.json"))
 
 
+def fleet(action: str, *words: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "loadcell", "fleet", action, *words]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_its_services_are_shown_as_its_own_and_stopped_by_nobody_else_before_it_is_gone(study: Path):
+    started = begin(study, "--output-dir", "s", "--set", "bench.num-prompts=100000")
+    wait_for(lambda: loading(Path("s"), 0))
+    trial = Path("s/trials/0000").resolve()
+    code, out, _ = fleet("status", "small.toml")
+    assert code == 0, out
+    assert f"run {started.pid}: a run of loadcell in {trial}, under way" in out
+    assert fleet("logs", "small.toml")[1].startswith("loadcell simulate: serving")
+    code, out, err = fleet("down", "small.toml")
+    assert (code, out) == (1, "")
+    assert "replica-0 of small.toml: not stopped" in err
+    assert f"`kill {started.pid}`" in err
+    started.kill()
+    started.communicate()
+    assert f"run {started.pid}: a run of loadcell in {trial}, gone" in fleet("status", "small.toml")[1]
+    code, out, _ = fleet("down", "small.toml")
+    assert (code, out.count("stopped (process")) == (0, 1)
+    assert not services()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_says_how_to_go_on(study: Path, number: signal.Signals):

@@ -45,6 +45,16 @@ def pids(fleet: Fleet) -> list[int]:
     return [one.pid for one in fleet.status() if one.pid is not None]
 
 
+def test_services_are_recorded_with_their_file_and_how_they_are_asked_and_stopped(
+    make_fleet: MakeFleet, registry: Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "link.toml").symlink_to(tmp_path / "spec.toml")
+    with make_fleet(simulated(health_path=""), source=tmp_path / "link.toml") as fleet:
+        fleet.start()
+        (entry,) = registry.entries()
+    assert (entry.source, entry.stop_s, entry.health_path) == (str(tmp_path / "spec.toml"), 5.0, None)
+
+
 def test_two_replicas_from_start_to_stop(make_fleet: MakeFleet, registry: Registry) -> None:
     with make_fleet(simulated(replicas=2)) as fleet:
         fleet.start()

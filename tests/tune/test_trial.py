@@ -13,9 +13,11 @@ from loadcell.errors import UserError
 from loadcell.fleet.registry import Registry
 from loadcell.load.runner import Watcher
 from loadcell.load.snapshot import Snapshot
+from loadcell.tune.events import TrialKind
 from loadcell.tune.outcome import MEASURED, TEACHES_DEATH, TrialResult
 from loadcell.tune.parameters import Parameter, Place
 from loadcell.tune.spec import LoadTable, Objective, StudySpec, StudyTable, TrialTable
+from loadcell.tune.trial import Trial
 
 from .trials import Told, generations, study, trial
 
@@ -52,6 +54,19 @@ def test_a_trial_from_start_to_stop_sends_nothing_but_its_load(tmp_path: Path) -
     folder = tmp_path / "study" / str(result.folder)
     assert {path.name for path in (folder / "load").iterdir()} >= {"records.jsonl", "run.json", "summary.json", "report.md"}
     assert (folder / "logs" / "replica-0.log").exists()
+
+
+@pytest.mark.parametrize("kind", ["search", "confirm"])
+def test_its_services_are_recorded_as_those_of_the_studys_file(tmp_path: Path, kind: TrialKind) -> None:
+    registry, seen = Registry(tmp_path / "state"), []
+
+    class Looking(Told):
+        def phase(self, number: int, phase: str) -> None:
+            seen.extend((phase, entry.service, entry.source) for entry in registry.entries())
+
+    source = tmp_path / "study.toml"
+    Trial(study(), tmp_path / "study", registry, {}, watcher=Looking(), source=source).measure({"max_num_seqs": 16}, 1, kind)
+    assert ("measure", "replica-0", str(source)) in seen
 
 
 @pytest.mark.slow

@@ -21,38 +21,42 @@ Action = Literal["up", "status", "logs", "down"]
 def fleet(
     action: Annotated[Action, typer.Argument(help="What to do.", show_default=False)],
     spec_file: Annotated[
-        Path, typer.Argument(metavar="SPEC", help="An experiment's file, or one with nothing but [fleet].", show_default=False)
+        Path,
+        typer.Argument(metavar="SPEC", help="The file of an experiment or a study, or one with nothing but [fleet].", show_default=False),
     ],
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="logs: of this service alone.", show_default=False)] = None,
     lines: Annotated[int, typer.Option(metavar="N", help="logs: the last N lines.")] = 40,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="logs: go on until the service ends.")] = False,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Say a key otherwise: fleet.replicas=2. Repeat it.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="up: say a key otherwise: fleet.replicas=2. Repeat it.")
     ] = None,
-    env_file: Annotated[Path | None, typer.Option(metavar="FILE", help="KEY=value lines that ${KEY} in the file stands for.")] = None,
+    env_file: Annotated[Path | None, typer.Option(metavar="FILE", help="up: KEY=value lines that ${KEY} in the file stands for.")] = None,
 ) -> int:
     """Start, look at, read and stop the services of a specification, by hand.
 
     `up` returns when every service is ready, and leaves them running; `down` stops exactly those. A load against them is
-    `loadcell bench --base-url ...` or `loadcell run SPEC --skip-fleet`. `status` and `logs` also show services of a run of SPEC that is under way.
+    `loadcell bench --base-url ...` or `loadcell run SPEC --skip-fleet`. `status` and `logs` also show services of a `loadcell run` or
+    `loadcell tune` of SPEC that is under way. What they and `down` need to know stands in the services' records: SPEC is read by `up` alone.
     """
     from loadcell.cli.state import fleet_registry
     from loadcell.experiment.places import refusals_placed
+    from loadcell.experiment.read import text_of
     from loadcell.fleet.detached import recorded
 
     registry = fleet_registry(os.environ, _note)
     folder = _folder(registry, spec_file)
     entries = recorded(registry, str(folder), str(spec_file.resolve()))
-    if action == "logs":
-        return _logs(entries, spec_file, name, lines, follow=follow)
-    experiment, spec = _read(spec_file, sets or (), env_file)
     if action == "up":
+        experiment, spec = _read(spec_file, sets or (), env_file)
         with refusals_placed(experiment.origins):
             return _up(spec, experiment.name, folder, registry, [entry for entry in entries if entry.made_by == "up"], spec_file)
     if not entries:
+        text_of(spec_file)  # a file that is not there is a mistake
         print(f"no services of {spec_file} are recorded")
         return 1 if action == "status" else 0
-    return _status(spec, entries) if action == "status" else _down(spec, registry, entries, spec_file)
+    if action == "logs":
+        return _logs(entries, name, lines, follow=follow)
+    return _status(entries) if action == "status" else _down(registry, entries, spec_file)
 
 
 def _note(text: str) -> None:
@@ -95,17 +99,11 @@ def _up(spec: "FleetSpec", title: str, folder: Path, registry: "Registry", entri
     return 0
 
 
-def _health_path(spec: "FleetSpec") -> str | None:
-    from loadcell.fleet.engines import ENGINES
-
-    return (ENGINES[spec.engine].health_path if spec.health_path is None else spec.health_path) or None
-
-
-def _status(spec: "FleetSpec", entries: "Sequence[Entry]") -> int:
+def _status(entries: "Sequence[Entry]") -> int:
     """Exit code 0 when every one that serves is ready."""
     from loadcell.fleet.detached import look_at
 
-    found = look_at(entries, _health_path(spec))
+    found = look_at(entries)
     _table([_row(one) for one in found])
     for text in dict.fromkeys(_run_line(entry) for entry in entries if entry.made_by == "run"):
         print(text)
@@ -131,15 +129,14 @@ def _devices(devices: Sequence[int]) -> str:
     return ",".join(map(str, devices)) or "-"
 
 
-def _down(spec: "FleetSpec", registry: "Registry", entries: "Sequence[Entry]", spec_file: Path) -> int:
+def _down(registry: "Registry", entries: "Sequence[Entry]", spec_file: Path) -> int:
     from loadcell.clock import MonotonicClock
     from loadcell.errors import EnvironmentFailure
     from loadcell.fleet.detached import down, under_way
-    from loadcell.fleet.spec import seconds
 
     theirs = [entry for entry in entries if under_way(entry)]
     mine = [entry for entry in entries if entry not in theirs]
-    for text in down(registry, mine, MonotonicClock(), seconds(spec.stop_timeout, "fleet.stop_timeout")):
+    for text in down(registry, mine, MonotonicClock()):
         print(text)
     if theirs:
         names = ", ".join(entry.service for entry in theirs)
@@ -153,14 +150,11 @@ def _down(spec: "FleetSpec", registry: "Registry", entries: "Sequence[Entry]", s
     return 1 if any(entry.marker in left for entry in mine) else 0
 
 
-def _logs(entries: "Sequence[Entry]", spec_file: Path, name: str | None, lines: int, *, follow: bool) -> int:
+def _logs(entries: "Sequence[Entry]", name: str | None, lines: int, *, follow: bool) -> int:
     from loadcell.clock import MonotonicClock
     from loadcell.errors import UserError
     from loadcell.fleet.detached import log_lines, named
 
-    if not entries:
-        print(f"no services of {spec_file} are recorded")
-        return 0
     chosen = named(entries, name)
     if follow and len(chosen) > 1:
         raise UserError(f"--follow: name one service: {', '.join(entry.service for entry in chosen)}")

@@ -39,7 +39,7 @@ def own_fleet(
     from loadcell.fleet.fleet import Fleet
 
     assert spec.fleet is not None
-    fleet = Fleet(spec.fleet, folder, registry, name=spec.name, note=note, headers=headers, source=source.resolve())
+    fleet = Fleet(spec.fleet, folder, registry, name=spec.name, note=note, headers=headers, source=source)
     try:
         with refusals_placed(spec.origins):
             fleet.check()

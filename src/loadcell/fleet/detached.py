@@ -53,15 +53,15 @@ def owner_word(entry: Entry) -> str:
     return "fleet up" if entry.made_by == "up" else f"run {entry.owner.pid}"
 
 
-def look_at(entries: Sequence[Entry], health_path: str | None) -> list[Found]:
-    return together([_looker(entry, health_path) for entry in entries], "status")
+def look_at(entries: Sequence[Entry]) -> list[Found]:
+    return together([_looker(entry) for entry in entries], "status")
 
 
-def _looker(entry: Entry, health_path: str | None) -> Callable[[], Found]:
-    return lambda: _look(entry, health_path)
+def _looker(entry: Entry) -> Callable[[], Found]:
+    return lambda: _look(entry)
 
 
-def _look(entry: Entry, health_path: str | None) -> Found:
+def _look(entry: Entry) -> Found:
     host = open_host(entry.host)
     try:
         group = group_of(entry, host)
@@ -80,20 +80,20 @@ def _look(entry: Entry, health_path: str | None) -> Found:
         state = last.state if last is not None else "starting"
         return Found(entry, "ready" if state == "ready" else "running", "" if state == "ready" else state, group.pid or None)
     url = entry.base_url
-    wrong = "serves no requests itself" if url is None else light_get(Question(url, "chat", health_path, None, 0.0))
+    wrong = "serves no requests itself" if url is None else light_get(Question(url, "chat", entry.health_path, None, 0.0))
     return Found(entry, "running" if wrong else "ready", wrong or "", group.pid or None)
 
 
-def down(registry: Registry, entries: Sequence[Entry], clock: Clock, grace_s: float) -> list[str]:
+def down(registry: Registry, entries: Sequence[Entry], clock: Clock) -> list[str]:
     """Stop exactly these, at once; a text for each. Whose record remains is not stopped."""
-    return together([_stopper(registry, entry, clock, grace_s) for entry in entries], "down")
+    return together([_stopper(registry, entry, clock) for entry in entries], "down")
 
 
-def _stopper(registry: Registry, entry: Entry, clock: Clock, grace_s: float) -> Callable[[], str]:
+def _stopper(registry: Registry, entry: Entry, clock: Clock) -> Callable[[], str]:
     def stop() -> str:
         host = open_host(entry.host)
         try:
-            return stop_recorded(registry, entry, host, clock, entry.service, grace_s)
+            return stop_recorded(registry, entry, host, clock, entry.service, entry.stop_s)
         finally:
             host.close()
 

@@ -71,7 +71,9 @@ class Fleet:
         self.spec, self.folder, self.name = spec, folder, name
         self._registry, self._made_by, self._note = registry, made_by, note
         self._clock = clock or MonotonicClock()
-        self._staging = Staging(spec, folder, registry, name, made_by, tuple(headers), self._clock, open_host, str(source or ""))
+        self._staging = Staging(
+            spec, folder, registry, name, made_by, tuple(headers), self._clock, open_host, str(source.resolve()) if source else ""
+        )
         self._services: list[Service] = []
         self._loaded: tuple[Service, ...] = ()
         self._events = EventLog(folder / EVENTS_FILE)

@@ -37,7 +37,8 @@ class Owner(Struct, frozen=True):
 class Entry(Struct, frozen=True):
     """One service of ours. `group` null: its start was intended, and perhaps done. `service`: its name in the fleet; `created`: ISO 8601.
 
-    `source`: the specification's file, empty where there is none; `folder`: where its run, or `up`, keeps what is known of it.
+    `source`: the specification's file, empty where there is none; `folder`: where its run, or `up`, keeps what is known of it. `stop_s` and
+    `health_path` (null: it has none) are as it was started with, so that who looks at it later need not read the file again.
     """
 
     marker: str
@@ -55,6 +56,8 @@ class Entry(Struct, frozen=True):
     address: str | None = None
     base_url: str | None = None
     source: str = ""
+    stop_s: float = 30.0
+    health_path: str | None = "/health"
 
 
 class Claims(Struct, frozen=True):

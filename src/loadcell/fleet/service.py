@@ -89,6 +89,10 @@ class Service:
     def question(self) -> Question:
         return self._terms.question
 
+    @property
+    def stop_s(self) -> float:
+        return self._terms.stop_s
+
     def move(self, event: Event) -> None:
         with self._lock:
             self.state = after(self.state, event)

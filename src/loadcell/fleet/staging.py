@@ -228,6 +228,8 @@ class Staging:
             address=replica.address,
             base_url=service.plan.base_url,
             source=self._source,
+            stop_s=service.stop_s,
+            health_path=service.question.health_path,
         )
 
 

@@ -163,7 +163,7 @@ def _prepared(
     assert asked.source is not None
     sampler = asked.sampler or spec.study.sampler
     space = space_of(spec)
-    trial = Trial(spec, folder.path, registry, environment, watcher=watcher, clock=clock)
+    trial = Trial(spec, folder.path, registry, environment, watcher=watcher, clock=clock, source=asked.source)
     plans = trial.check()
     stack.enter_context(held(registry, hold_of(plans, spec.study.name, folder.path, fixed_ports=spec.fleet.port != "auto")))
     now, record = fingerprint_of(spec, environment), folder.record

@@ -59,7 +59,7 @@ class TrialWatcher:
 
 
 class Trial:
-    """`folder`: of the study; each trial has one of its own below it. `environment`: variables that may hold keys.
+    """`folder`: of the study; each trial has one of its own below it. `environment`: variables that may hold keys. `source`: the study's file.
 
     `incumbent`: the best result so far; `measure` keeps it by itself, `remember` tells it of earlier ones.
     """
@@ -74,11 +74,12 @@ class Trial:
         watcher: TrialWatcher | None = None,
         clock: Clock | None = None,
         open_host: Callable[[HostSpec], Host] | None = None,
+        source: Path | None = None,
     ) -> None:
         self._spec, self._folder, self._registry, self._environment = spec, folder, registry, environment
         self._watcher = watcher or TrialWatcher()
         self._clock = clock or MonotonicClock()
-        self._open_host = open_host
+        self._open_host, self._source = open_host, source
         self._hider = Hider.of(msgspec.to_builtins(spec))
         self._sources = sources_of(spec)
         self._slos = tuple(parse_slo(text, "[[slo]]") for text in spec.slo)
@@ -234,6 +235,7 @@ class Trial:
             clock=self._clock,
             headers=headers,
             open_host=self._open_host,
+            source=self._source,
         )
 
     def _wanted(self) -> tuple[Slo, ...]:
