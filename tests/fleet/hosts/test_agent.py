@@ -21,6 +21,7 @@ from .waiting import until
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 FORKS = "import os,time\nfor _ in range(2):\n    if os.fork() == 0: time.sleep(600)\nprint('up', flush=True)\ntime.sleep(600)"
 LEAVES_SESSION = "import os,time\nif os.fork() == 0:\n    os.setsid()\n    print('away', flush=True)\n    time.sleep(600)\ntime.sleep(600)"
+SPAWNS = "import os,signal,time\nsignal.signal(signal.SIGUSR1, lambda *_: os.fork() and print('born', flush=True))\nprint('up', flush=True)\nwhile True: time.sleep(600)"  # fmt: skip
 FORGETS_ALL = (
     "import os,sys,time\nif os.fork() == 0:\n    os.setsid()\n"
     "    os.execve(sys.executable, ['python', '-I', '-S', '-c', \"print('away', flush=True); import time; time.sleep(600)\"], {})\ntime.sleep(600)"
@@ -191,6 +192,61 @@ class TestEnding:
         group = services.start(program, str(services.folder / "inner.log"))
         until(lambda: not host.look(group).alive)
         assert log_of(host, group) == f"outer lives {group.marker}\n"
+
+
+class TestLooksBetweenTwoPasses:
+    """A look reads only what is new, and its own; it knows no less for that."""
+
+    @pytest.fixture(autouse=True)
+    def no_second_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(agent, "_seen", [(float("-inf"), float("-inf"), {})])
+        monkeypatch.setattr(agent, "LATELY_S", -1.0)
+        monkeypatch.setattr(agent, "ALL_S", float("inf"))
+
+    def test_strangers_that_were_there_are_not_read_again(
+        self, host: LocalHost, services: Services, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        group = services.start(FORKS)
+        is_up(host, group)
+        host.look(group)
+        read, real = [], agent._process
+        monkeypatch.setattr(agent, "_process", lambda pid: read.append(pid) or real(pid))
+        assert len(host.look(group).members) == 3
+        assert os.getpid() not in read
+        assert set(read) >= {member.pid for member in host.look(group).members}
+
+    def test_a_child_that_came_and_one_that_went(self, host: LocalHost, services: Services) -> None:
+        group = services.start(SPAWNS)
+        is_up(host, group)
+        assert len(host.look(group).members) == 1
+        os.kill(group.pid, signal.SIGUSR1)
+        is_up(host, group, "born")
+        child = next(member.pid for member in host.look(group).members if member.pid != group.pid)
+        os.kill(child, signal.SIGKILL)
+        until(lambda: agent.identity(child)["started"] == 0)
+        look = host.look(group)
+        assert ([one.pid for one in look.members], [one.pid for one in look.defunct]) == ([group.pid], [child])
+
+    def test_one_whose_parent_went_and_that_kept_neither_session_nor_variables(self, host: LocalHost, services: Services) -> None:
+        group = services.start(FORGETS_ALL)
+        is_up(host, group, "away")
+        child = next(member.pid for member in host.look(group).members if member.pid != group.pid)
+        os.kill(group.pid, signal.SIGKILL)
+        until(lambda: not host.look(group).alive)
+        assert [(one.pid, one.parent) for one in host.look(group).members] == [(child, group.waiter)]
+
+    def test_a_stopped_and_a_killed_leader(self, host: LocalHost, services: Services) -> None:
+        group = services.start(SLEEP)
+        assert host.look(group).alive
+        host.signal(group, signal.SIGSTOP)
+        until(lambda: agent._process(group.pid).state == "T")
+        assert host.look(group).members[0].state == "T"
+        os.kill(group.pid, signal.SIGKILL)
+        until(lambda: agent.identity(group.pid)["started"] == 0)
+        look = host.look(group)
+        assert (look.members, look.defunct) == ((), ())
+        until(lambda: host.look(group).exit_code == -9)
+        assert not host.look(group).alive
 
 
 class TestStrangers:

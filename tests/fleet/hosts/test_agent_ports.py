@@ -1,10 +1,14 @@
 """Who has a port, tried as servers do."""
 
+import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from loadcell.fleet.hosts import agent
 from loadcell.fleet.hosts.local import LocalHost
 from loadcell.fleet.preflight import outgoing_ports
 
@@ -86,6 +90,32 @@ def test_a_clients_time_wait_counts(host: LocalHost) -> None:
     assert not host.bindable("127.0.0.1", port)
 
 
+@pytest.fixture(params=["asked of the kernel", "read from its tables"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "read from its tables":
+        monkeypatch.setattr(agent, "_listening", lambda _: None)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+def test_the_kernel_tells_what_its_tables_say(address: str) -> None:
+    if ":" in address and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as server:
+        port = server.getsockname()[1]
+        inodes = [inode for state, inode in agent._sockets(port) if state == agent.TCP_LISTEN]
+        assert agent._listening(port) == inodes == [str(os.fstat(server.fileno()).st_ino)]
+    assert agent._listening(port) == []
+
+
+def test_a_kernel_that_does_not_tell_is_no_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "NETLINK_SOCK_DIAG", 31)  # a protocol that nobody speaks
+    assert agent._listening(1) is None
+    monkeypatch.setattr(agent, "NETLINK_SOCK_DIAG", 4)
+    monkeypatch.setattr(agent, "SOCK_DIAG_BY_FAMILY", 19)  # a question that it does not know
+    assert agent._listening(1) is None
+
+
+@pytest.mark.usefixtures("way")
 class TestWhoseListener:
     def test_ours_even_when_a_child_listens(self, host: LocalHost, services: Services) -> None:
         (port,) = host.free_ports("127.0.0.1", 1)

@@ -32,12 +32,18 @@ IDLE_S = 900
 START_S = 30.0
 CHUNK = 1 << 20
 LATELY_S = 0.05
+ALL_S = 1.0
+"""For so long a process that was there is taken to be the same one: its pid cannot have gone round to another's."""
 KILL_ROUNDS = 10
 PR_SET_CHILD_SUBREAPER = 36
 SIOCGIFADDR = 0x8915
 TCP_ESTABLISHED_TO_CLOSING = {"01", "02", "03", "04", "05", "07", "08", "09", "0B"}
 TCP_LISTEN = "0A"
 TCP_TIME_WAIT = "06"
+NETLINK_SOCK_DIAG = 4
+SOCK_DIAG_BY_FAMILY = 20
+NLM_F_REQUEST_DUMP = 0x301
+NLMSG_DONE = 3
 
 
 class Refusal(Exception):
@@ -102,21 +108,28 @@ def _process(pid: int) -> Optional[Process]:
     return Process(pid, int(fields[19]), int(fields[1]), int(fields[3]), fields[0])
 
 
-def _processes() -> Dict[int, Process]:
-    found = (_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+def _processes(known: Optional[Dict[int, Process]] = None) -> Dict[int, Process]:
+    """All; those that are `known` as they were, unless their parent is gone: then they have another."""
+    known = known or {}
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    there = set(pids)
+    found = (known[pid] if pid in known and known[pid].parent in there else _process(pid) for pid in pids)
     return {process.pid: process for process in found if process is not None}
 
 
-_seen: List[Tuple[float, Dict[int, Process]]] = [(float("-inf"), {})]
+_seen: List[Tuple[float, float, Dict[int, Process]]] = [(float("-inf"), float("-inf"), {})]
 
 
 def _processes_lately() -> Dict[int, Process]:
-    """One pass over the machine serves all who look within `LATELY_S`: a machine has thousands of processes, a fleet many services."""
-    when, processes = _seen[0]
+    """Which there are, for finding a group's by birth: their states may be old. A machine has thousands of processes and a fleet many services, so
+    one pass serves all who look within `LATELY_S`, and only one in `ALL_S` reads more than what is new.
+    """
+    when, whole, processes = _seen[0]
     now = time.monotonic()
     if now - when > LATELY_S:
-        processes = _processes()
-        _seen[0] = (now, processes)
+        again = now - whole > ALL_S
+        processes = _processes(None if again else processes)
+        _seen[0] = (now, now if again else whole, processes)
     return processes
 
 
@@ -151,7 +164,12 @@ def _same(processes: Dict[int, Process], pid: int, started: int) -> Optional[Pro
 
 
 def _members(group: Json, processes: Dict[int, Process]) -> List[Process]:
-    """The living processes of a group. A session whose leader has ended may be another one by now: it is not believed alone."""
+    """The living processes of a group."""
+    return [process for process in _own(group, processes) if _lives(process)]
+
+
+def _own(group: Json, processes: Dict[int, Process]) -> List[Process]:
+    """All of a group, zombies too. A session whose leader has ended may be another one by now: it is not believed alone."""
     if group["boot_id"] != boot_id() or group["pid"] <= 0:
         return []
     leader = _same(processes, group["pid"], group["started"])
@@ -164,7 +182,6 @@ def _members(group: Json, processes: Dict[int, Process]) -> List[Process]:
         if process.pid not in apart
         and process.started >= group["started"]
         and (process.pid in descendants or (leader is not None and process.session == leader.pid) or _marker(process) == group["marker"])
-        and _lives(process)
     ]
 
 
@@ -191,12 +208,20 @@ def commands(pids: List[int]) -> List[str]:
     return [_command(pid) for pid in pids]
 
 
+def _now(known: Iterable[Process]) -> Dict[int, Process]:
+    """As they are at this moment; those that are gone are left out."""
+    found = ((process, _process(process.pid)) for process in known)
+    return {now.pid: now for process, now in found if now is not None and now.started == process.started}
+
+
 def look(group: Json) -> Json:
     processes = _processes_lately()
-    leader = _same(processes, group["pid"], group["started"])
+    found = _now(_own(group, processes))
+    leader = _same(found, group["pid"], group["started"])
     if leader is None or not _lives(leader):  # nobody is called dead by an old pass
         processes = _processes()
-    members = [process for process in _members(group, processes) if _process(process.pid) is not None]
+        found = _now(_own(group, processes))
+    members = [process for process in found.values() if _lives(process)]
     code = _exit_code(group["exit_file"])
     alive = any(process.pid == group["pid"] for process in members)
     if not alive and code is None and group["boot_id"] == boot_id():
@@ -204,11 +229,13 @@ def look(group: Json) -> Json:
         leader = _same(processes, group["pid"], group["started"])
         alive = leader is not None and _same(processes, group.get("waiter", 0), group.get("waiter_started", 0)) is not None
     own = {process.pid for process in members}
+    now = dict(processes)
+    now.update(found)
     return {
         "alive": alive,
         "exit_code": None if alive else code,
         "members": _shown(members),
-        "defunct": _shown(p for p in processes.values() if p.state == "Z" and p.parent in own and p.pid not in own),
+        "defunct": _shown(p for p in now.values() if p.state == "Z" and p.parent in own and p.pid not in own),
         "log_size": log_size(group["log"]),
     }
 
@@ -587,14 +614,51 @@ def _sockets(port: int) -> List[Tuple[str, str]]:
     return found
 
 
-def _owners(inodes: Iterable[str]) -> Dict[str, Set[int]]:
-    """Whose descriptors they are, as far as we may look."""
+def _listening(port: int) -> Optional[List[str]]:
+    """The inodes of those who listen there, asked of the kernel itself; null where it does not tell. The tables below /proc take it a walk over the
+    places of all connections that there could be, a hundred times as long.
+    """
+    try:
+        return [inode for family in (socket.AF_INET, socket.AF_INET6) for inode in _listening_by(family, port)]
+    except (OSError, struct.error):
+        return None
+
+
+def _listening_by(family: int, port: int) -> List[str]:
+    # struct nlmsghdr, inet_diag_req_v2 and inet_diag_msg of the kernel's headers.
+    asked = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 1 << int(TCP_LISTEN, 16)) + struct.pack("!H46x", port)
+    found: List[str] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
+        kernel.settimeout(1.0)
+        kernel.send(struct.pack("=IHHII", 16 + len(asked), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST_DUMP, 0, 0) + asked)
+        while True:
+            data = kernel.recv(1 << 16)
+            while data:
+                size, kind = struct.unpack_from("=IH", data)
+                if kind == NLMSG_DONE:
+                    return found
+                if kind != SOCK_DIAG_BY_FAMILY:
+                    raise OSError(errno.EOPNOTSUPP, "the kernel does not tell")
+                if struct.unpack_from("!H", data, 20)[0] == port:
+                    found.append(str(struct.unpack_from("=I", data, 84)[0]))
+                data = data[(size + 3) & ~3 :]
+
+
+def _owners(inodes: Iterable[str], first: Iterable[int] = ()) -> Dict[str, Set[int]]:
+    """Whose descriptors they are, as far as we may look; where all are of processes in `first`, those alone."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes if inode != "0"}
+    if not wanted:
+        return {}
+    owners = _owners_among(map(str, first), wanted)
+    return owners if len(owners) == len(wanted) else _owners_among(filter(str.isdigit, os.listdir("/proc")), wanted)
+
+
+def _owners_among(names: Iterable[str], wanted: Dict[str, str]) -> Dict[str, Set[int]]:
     owners: Dict[str, Set[int]] = {}
-    for name in os.listdir("/proc") if wanted else ():
+    for name in names:
         folder = f"/proc/{name}/fd"
         try:
-            handles = os.listdir(folder) if name.isdigit() else []
+            handles = os.listdir(folder)
         except OSError:
             continue
         for handle in handles:
@@ -608,6 +672,8 @@ def _owners(inodes: Iterable[str]) -> Dict[str, Set[int]]:
 
 
 def port_holder(port: int) -> Optional[Json]:
+    if _listening(port) == [] and bindable("0.0.0.0", port):
+        return None
     sockets = _sockets(port)
     for kind, states in (("listener", {TCP_LISTEN}), ("connection", TCP_ESTABLISHED_TO_CLOSING)):
         inodes = [inode for state, inode in sockets if state in states]
@@ -625,10 +691,12 @@ def port_holder(port: int) -> Optional[Json]:
     return {"port": port, "pid": 0, "command": "", "kind": kind}
 
 
-def listeners(port: int) -> Json:
-    """The pids of those who listen; `unknown`: sockets whose owner we may not see."""
-    inodes = [inode for state, inode in _sockets(port) if state == TCP_LISTEN]
-    owners = _owners(inodes)
+def listeners(port: int, group: Optional[Json] = None) -> Json:
+    """The pids of those who listen, of others than the group only where somebody else does; `unknown`: sockets whose owner we may not see."""
+    inodes = _listening(port)
+    if inodes is None:
+        inodes = [inode for state, inode in _sockets(port) if state == TCP_LISTEN]
+    owners = _owners(inodes, [process.pid for process in _own(group, _processes_lately())] if group and inodes else ())
     return {
         "sockets": [sorted(owners[inode]) for inode in inodes if inode in owners],
         "unknown": sum(inode not in owners for inode in inodes),

@@ -84,7 +84,7 @@ class AgentHost:
         return msgspec.convert(self.call("port_holder", port=port), PortHolder | None)
 
     def listener_of(self, group: Group, port: int) -> bool | None:
-        found = self.call("listeners", port=port)
+        found = self.call("listeners", port=port, group=msgspec.to_builtins(group))
         return all_ours(found, {member.pid for member in self.look(group).members})
 
     def devices(self, vendor: str) -> tuple[DeviceUse, ...] | None:
