@@ -26,14 +26,12 @@ def test_bits_of_methods(method: str | bool | int, bits: tuple[int, int] | None)
     assert bits_of(method) == bits
 
 
-def test_methods_of_equal_bits_are_alike_and_a_device_holds_its_share() -> None:
+def test_methods_of_equal_bits_are_alike() -> None:
     compute = Compute(Space((METHOD, RANKS)))
     none, awq, gptq, fp8 = compute.of([{"method": method, "tp": 2} for method in ("none", "awq", "gptq", "fp8")])
     assert awq == pytest.approx(gptq)
     assert none[0] > fp8[0] > awq[0]
     assert fp8[1] > none[1] == awq[1]
-    halves, whole = compute.of([{"method": "none", "tp": 2}, {"method": "fp8", "tp": 1}])
-    assert halves[2] == pytest.approx(whole[2])
 
 
 def test_a_column_that_nothing_moves_is_left_out() -> None:
@@ -57,8 +55,8 @@ def test_drafts_make_a_step_of_so_many_tokens_more() -> None:
 
 def test_facts_are_of_both_and_assume_no_effect_of_what_a_device_is_asked() -> None:
     facts = Facts(Space((SEQS, METHOD, RANKS)), concurrency=64)
-    assert facts.columns == ("running*", "each*", "queue*", "weight_bits*", "compute_bits*", "device_weights*")
-    assert facts.of([{"seqs": 32, "method": "fp8", "tp": 4}] * 3).shape == (3, 6)
+    assert facts.columns == ("running*", "each*", "queue*", "weight_bits*", "compute_bits*")
+    assert facts.of([{"seqs": 32, "method": "fp8", "tp": 4}] * 3).shape == (3, 5)
     assert facts.trend(None)[0] > 0
     assert not facts.trend(None)[3:].any()
 

@@ -1,9 +1,8 @@
-"""What a configuration asks of a device -> columns of the models: bits of a weight, weights of a device, tokens of a step. Pure.
+"""What a configuration asks of a device -> columns of the models: the bits of a weight, what it is computed in, the tokens of a step. Pure.
 
-A category's choices are all equally far apart for a model that knows only their names, and a parallel degree says nothing of how much a device
-holds. What the names mean is in the engines' manuals: `awq` stores 4 bits of each weight and multiplies in 16, `fp8` stores and multiplies in 8; both
-and the parallel degrees say how many bytes a device must hold and read in each step; a step with k draft tokens looks at k + 1. No effect
-is assumed of any of them, only that configurations alike in these are alike.
+A category's choices are all equally far apart for a model that knows only their names. What the names mean is in the engines' manuals: `awq` stores
+4 bits of each weight and multiplies in 16, `fp8` stores and multiplies in 8; a step with k draft tokens looks at k + 1. No effect is assumed of any
+of them, only that configurations alike in these are alike.
 """
 
 import math
@@ -19,9 +18,8 @@ from loadcell.tune.sampler.names import named, number, varies
 from loadcell.tune.space import Space
 
 _QUANTIZATION: Final = frozenset({"quantization", "quantize", "quant"})
-_DEGREES: Final = (frozenset({"tensorparallelsize", "tpsize", "tp"}), frozenset({"pipelineparallelsize", "ppsize", "pp"}))
 _DRAFTS: Final = frozenset({"numspeculativetokens", "speculativenumsteps"})
-_REACH: Final = 2.0  # of a logarithm: half a byte to two, or one device to eight, are about one unit of a column
+_REACH: Final = 2.0  # of a logarithm: half a byte to two, or one token to seven, is about one unit of a column
 _WHOLE: Final = (16, 16)
 
 Bits = tuple[int, int]
@@ -53,7 +51,6 @@ class Compute:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._degrees = tuple(named(space, names) for names in _DEGREES)
         self._drafts = named(space, _DRAFTS) if varies(space, named(space, _DRAFTS)) else None
         quantization = named(space, _QUANTIZATION)
         self._bits: dict[Value, Bits] = {}
@@ -61,15 +58,13 @@ class Compute:
             found = {choice: bits_of(choice) for choice in space.domains[quantization].values}
             self._bits = {choice: bits for choice, bits in found.items() if bits is not None} if all(found.values()) else {}
         self._quantization = quantization if self._bits else None
-        spread = any(varies(space, name) for name in self._degrees)
         self.columns: tuple[str, ...] = (
             *(("weight_bits*", "compute_bits*") if self._bits else ()),
-            *(("device_weights*",) if self._bits and spread else ()),
             *(("step_tokens*",) if self._drafts is not None else ()),
         )
 
     def of(self, configurations: Sequence[Mapping[str, Value]]) -> Floats:
-        """(n, columns), logarithms over about 1: of a weight's bits and those it is computed in, of a device's share of them, of a step's tokens."""
+        """(n, columns), logarithms over about 1: of a weight's bits and those it is computed in, of a step's tokens."""
         rows = [self._row(one) for one in configurations] if self.columns else []
         return np.array(rows).reshape(len(configurations), len(self.columns))
 
@@ -78,9 +73,6 @@ class Compute:
         if self._quantization is not None:
             weight, computed = self._bits.get(one.get(self._quantization, ""), _WHOLE)
             row += [math.log(weight / 16) / _REACH, math.log2(16 / computed)]
-            if "device_weights*" in self.columns:
-                devices = math.prod(max(1.0, number(self._space, one, name, 1.0)) for name in self._degrees)
-                row.append(math.log(weight / 16 / devices) / _REACH)
         if self._drafts is not None:
             row.append(math.log1p(max(0.0, number(self._space, one, self._drafts, 0.0))) / _REACH)
         return row
