@@ -38,6 +38,10 @@ def test_a_death_is_said_once_with_its_code() -> None:
     assert observe(sighting, look(alive=False, code=-9))[1] == ()
 
 
+def test_a_leader_whose_end_is_not_written_down_yet_is_not_missed_as_a_member() -> None:
+    assert kinds(look(HEAD, CHILD), look(member(10, "?"), CHILD), look(CHILD, alive=False, code=7)) == [[], ["died"]]
+
+
 def test_children_that_outlive_their_leader_do_not_keep_it_alive() -> None:
     assert kinds(look(HEAD, CHILD), look(CHILD, alive=False, code=1)) == [["died"]]
 

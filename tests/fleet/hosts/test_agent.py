@@ -242,10 +242,22 @@ class TestLooksBetweenTwoPasses:
         until(lambda: agent._process(group.pid).state == "T")
         assert host.look(group).members[0].state == "T"
         os.kill(group.pid, signal.SIGKILL)
-        until(lambda: agent.identity(group.pid)["started"] == 0)
+        until(lambda: not host.look(group).alive)
         look = host.look(group)
-        assert (look.members, look.defunct) == ((), ())
-        until(lambda: host.look(group).exit_code == -9)
+        assert (look.members, look.defunct, look.exit_code) == ((), (), -9)
+
+    def test_a_leader_that_has_just_ended_is_there_until_its_waiter_has_written_how(self, host: LocalHost, services: Services) -> None:
+        group = services.start(SLEEP)
+        os.kill(group.waiter, signal.SIGSTOP)
+        try:
+            os.kill(group.pid, signal.SIGKILL)
+            until(lambda: (process := agent._process(group.pid)) is not None and process.state == "Z")
+            look = host.look(group)
+            assert ([(one.pid, one.state) for one in look.members], look.alive, look.exit_code) == ([(group.pid, "?")], True, None)
+        finally:
+            os.kill(group.waiter, signal.SIGCONT)
+        until(lambda: not host.look(group).alive)
+        assert (host.look(group).members, host.look(group).exit_code) == ((), -9)
         assert not host.look(group).alive
 
 

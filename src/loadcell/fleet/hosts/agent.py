@@ -225,9 +225,11 @@ def look(group: Json) -> Json:
     code = _exit_code(group["exit_file"])
     alive = any(process.pid == group["pid"] for process in members)
     if not alive and code is None and group["boot_id"] == boot_id():
-        # It has ended this moment, and its waiter is about to say how.
+        # It has ended this moment, and its waiter is about to say how: until then it is no lost member, either.
         leader = _same(processes, group["pid"], group["started"])
-        alive = leader is not None and _same(processes, group.get("waiter", 0), group.get("waiter_started", 0)) is not None
+        if leader is not None and _same(processes, group.get("waiter", 0), group.get("waiter_started", 0)) is not None:
+            alive = True
+            members.append(leader._replace(state="?"))
     own = {process.pid for process in members}
     now = dict(processes)
     now.update(found)

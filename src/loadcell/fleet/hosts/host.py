@@ -40,7 +40,7 @@ class Group(Struct, frozen=True):
 
 
 class Member(Struct, frozen=True):
-    """A living process of a group. `state`: as in /proc/PID/stat (R, S, D, T, Z...)."""
+    """A living process of a group. `state`: as in /proc/PID/stat (R, S, D, T, Z...); `?`: it has ended, and how is not written down yet."""
 
     pid: int
     started: int
