@@ -19,7 +19,7 @@ SEQS = Parameter("seqs", "int", Place(flag="--max-num-seqs"), low=8, high=512, l
     ("method", "bits"),
     [
         ("none", (16, 16)), (False, (16, 16)), ("FP8", (8, 8)), ("awq_marlin", (4, 16)), ("gptq", (4, 16)), ("w8a8_int8", (8, 8)), ("w8a8s", (8, 8)),
-        ("W4A16", (4, 16)), ("w4afp8", (4, 8)), ("compressed-tensors", None), ("gguf", None), (3, None),
+        ("W4A16", (4, 16)), ("w4afp8", (4, 8)), ("w0a0", None), ("compressed-tensors", None), ("gguf", None), (3, None),
     ],
 )  # fmt: skip
 def test_bits_of_methods(method: str | bool | int, bits: tuple[int, int] | None) -> None:
@@ -45,6 +45,12 @@ def test_a_column_that_nothing_moves_is_left_out() -> None:
 def test_where_one_method_is_not_understood_nothing_is_said_of_any() -> None:
     odd = Parameter("method", "categorical", Place(flag="--quantization"), choices=("none", "fp8", "gguf"))
     assert Compute(Space((odd, RANKS))).columns == ()
+
+
+def test_a_default_that_is_no_choice_is_what_its_name_means() -> None:
+    outside = Parameter("method", "categorical", Place(flag="--quantization"), choices=("awq", "gptq"), default="fp8")
+    awq, given, absent = Compute(Space((outside,))).of([{"method": "awq"}, {"method": "fp8"}, {}])
+    assert awq[0] < given[0] < absent[0] == 0
 
 
 def test_drafts_make_a_step_of_so_many_tokens_more() -> None:

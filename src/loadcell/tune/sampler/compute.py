@@ -34,7 +34,7 @@ _FORMATS: Final[dict[str, Bits]] = {
     **dict.fromkeys(("qqq", "w4afp8"), (4, 8)),
     "experts_int8": (8, 16),
 }
-_SPELT: Final = re.compile(r"w(\d+)a(\d+)")  # w8a8, w8a8_int8, w4a16
+_SPELT: Final = re.compile(r"w([1-9]\d*)a([1-9]\d*)")  # w8a8, w8a8_int8, w4a16
 
 
 def bits_of(quantization: Value) -> Bits | None:
@@ -51,15 +51,12 @@ class Compute:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._drafts = named(space, _DRAFTS) if varies(space, named(space, _DRAFTS)) else None
-        quantization = named(space, _QUANTIZATION)
-        self._bits: dict[Value, Bits] = {}
-        if quantization is not None and varies(space, quantization) and quantization in space.domains:
-            found = {choice: bits_of(choice) for choice in space.domains[quantization].values}
-            self._bits = {choice: bits for choice, bits in found.items() if bits is not None} if all(found.values()) else {}
-        self._quantization = quantization if self._bits else None
+        drafts, quantization = named(space, _DRAFTS), named(space, _QUANTIZATION)
+        self._drafts = drafts if varies(space, drafts) else None
+        understood = quantization in space.searched and all(bits_of(choice) for choice in space.domains[quantization].values)
+        self._quantization = quantization if understood else None
         self.columns: tuple[str, ...] = (
-            *(("weight_bits*", "compute_bits*") if self._bits else ()),
+            *(("weight_bits*", "compute_bits*") if self._quantization is not None else ()),
             *(("step_tokens*",) if self._drafts is not None else ()),
         )
 
@@ -71,7 +68,7 @@ class Compute:
     def _row(self, one: Mapping[str, Value]) -> list[float]:
         row: list[float] = []
         if self._quantization is not None:
-            weight, computed = self._bits.get(one.get(self._quantization, ""), _WHOLE)
+            weight, computed = bits_of(one.get(self._quantization, "")) or _WHOLE
             row += [math.log(weight / 16) / _REACH, math.log2(16 / computed)]
         if self._drafts is not None:
             row.append(math.log1p(max(0.0, number(self._space, one, self._drafts, 0.0))) / _REACH)
