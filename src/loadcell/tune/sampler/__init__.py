@@ -51,11 +51,11 @@ def make_sampler(name: str, spec: SearchSpec) -> "BaseSampler":
 
 
 def _model(spec: SearchSpec) -> "BaseSampler":
-    from loadcell.tune.sampler.facts import Facts
+    from loadcell.tune.sampler.inflight import InFlight
     from loadcell.tune.sampler.model import ModelSampler
 
-    facts = Facts(spec.space, spec.concurrency, spec.services)
-    return ModelSampler(spec.space, spec.seed, spec.limits, spec.known, spec.second, per_second=spec.per_second, facts=facts)
+    in_flight = InFlight(spec.space, spec.concurrency, spec.services)
+    return ModelSampler(spec.space, spec.seed, spec.limits, spec.known, spec.second, per_second=spec.per_second, in_flight=in_flight)
 
 
 def _pso(spec: SearchSpec) -> "BaseSampler":

@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 
 from loadcell.seeds import derive
 from loadcell.tune.parameters import Configuration
-from loadcell.tune.sampler.facts import Facts
+from loadcell.tune.sampler.inflight import InFlight
 from loadcell.tune.sampler.search import Observation, Proposal, Search, observed
 from loadcell.tune.sampler.told import CONFIGURATION, RESULT, distributions, parameters_of, results
 from loadcell.tune.space import Space
@@ -22,10 +22,10 @@ class ModelSampler(optuna.samplers.BaseSampler):
 
     def __init__(
         self, space: Space, seed: int, limits: Sequence[str] = (), known: Sequence[Configuration] = (), second: str | None = None,
-        *, per_second: bool = False, facts: Facts | None = None,
+        *, per_second: bool = False, in_flight: InFlight | None = None,
     ) -> None:  # fmt: skip
         self._space, self._seed, self._second = space, seed, second
-        self._search = Search(space, limits, known, per_second=per_second, facts=facts)
+        self._search = Search(space, limits, known, per_second=per_second, in_flight=in_flight)
         self._threads = ThreadpoolController()
         self.proposals: dict[int, Proposal] = {}
 

@@ -17,8 +17,8 @@ from scipy.stats import qmc
 from loadcell.tune.outcome import MEASURED, TEACHES_DEATH, TrialResult
 from loadcell.tune.parameters import Configuration, Value
 from loadcell.tune.sampler.acquisition import log_expected_improvement, log_within
-from loadcell.tune.sampler.facts import Facts
 from loadcell.tune.sampler.gp import Regression
+from loadcell.tune.sampler.inflight import InFlight
 from loadcell.tune.sampler.kernel import Columns, Floats, Kernel
 from loadcell.tune.sampler.survival import Survival
 from loadcell.tune.space import Space
@@ -87,7 +87,7 @@ def beginnings(space: Space, known: Sequence[Configuration]) -> list[tuple[Stage
 
 class Search:
     """`limits`: the SLOs' texts, keys of `violations`. `fill`: trials of the space-filling start; null: a third as many as parameters.
-    `per_second`: prefer trials that are predicted to be short; for a budget in time. `facts`: null: only what `space` tells.
+    `per_second`: prefer trials that are predicted to be short; for a budget in time. `in_flight`: null: only what `space` tells.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class Search:
         fill: int | None = None,
         *,
         per_second: bool = False,
-        facts: Facts | None = None,
+        in_flight: InFlight | None = None,
     ) -> None:
         self.space, self.limits = space, tuple(limits)
         self.known = tuple(space.complete(one) for one in known)
         self.fill = max(2, len(space.searched) // 3) if fill is None else fill
         self.per_second = per_second
-        self.facts = facts or Facts(space)
-        self.columns = Columns.of((*space.columns, *self.facts.columns))
+        self.in_flight = in_flight or InFlight(space)
+        self.columns = Columns.of((*space.columns, *self.in_flight.columns))
         self.kernel = Kernel(self.columns)
         self.thetas: dict[str, list[Floats]] = {}
         self._pool: list[Configuration] = []
@@ -222,7 +222,7 @@ class Models:
         return Near(self._search.columns.squares(self._rows, rows), known)
 
     def _encoded(self, configurations: Sequence[Configuration]) -> tuple[Floats, Floats]:
-        known = self._search.facts.of(configurations)
+        known = self._search.in_flight.of(configurations)
         return self._search.columns.scaled(np.hstack([self._search.space.encode(configurations), known])), known
 
     def log_survival(self, near: "Near") -> Floats:
@@ -267,7 +267,7 @@ class Models:
                         limit,
                         [at for at, _ in told],
                         np.clip([value for _, value in told], -_MARGIN, _MARGIN),
-                        self._search.facts.trend(limit),
+                        self._search.in_flight.trend(limit),
                     )
                 )
         measured = [at for at in alive if history[at].values]
@@ -281,7 +281,7 @@ class Models:
     def _value(self, history: Sequence[Observation], measured: "Rows") -> None:
         logs = np.log([history[at].values for at in measured])
         y = _scalar(logs, self._rng)
-        trend = self._search.facts.trend(None) if logs.shape[1] == 1 else None
+        trend = self._search.in_flight.trend(None) if logs.shape[1] == 1 else None
         self._objective = self._regression("objective", measured, np.maximum(y, np.max(y) - _POOR), trend)
         near = Near(self._squares[:, :, measured], self._known[measured])
         mean, _ = self._objective.predict(near)
@@ -312,7 +312,7 @@ Rows = npt.NDArray[np.intp]
 
 
 class Near(NamedTuple):
-    """New configurations beside the history. `squares`: (groups, history, m); `known`: (m, columns) of `Facts.of`."""
+    """New configurations beside the history. `squares`: (groups, history, m); `known`: (m, columns) of `InFlight.of`."""
 
     squares: Floats
     known: Floats
