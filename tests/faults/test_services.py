@@ -37,7 +37,8 @@ def test_a_replica_that_is_killed_is_told_and_started_again(folder: Path) -> Non
 
 
 def test_when_all_are_killed_the_cell_ends_at_once_and_the_next_one_has_new_ones(folder: Path) -> None:
-    write(folder, FLEET, BENCH + "patience = 600\n", CELLS)
+    endless = CELLS.replace("num-prompts = 24", "num-prompts = 100000")  # so many cannot all have failed when it is noticed
+    write(folder, FLEET, BENCH + "patience = 600\n", endless)
     run = Experiment(folder)
     run.until_loading()
     for pid in run.services().values():
