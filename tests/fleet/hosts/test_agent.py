@@ -245,6 +245,7 @@ class TestLooksBetweenTwoPasses:
         until(lambda: not host.look(group).alive)
         look = host.look(group)
         assert (look.members, look.defunct, look.exit_code) == ((), (), -9)
+        assert not host.look(group).alive
 
     def test_a_leader_that_has_just_ended_is_there_until_its_waiter_has_written_how(self, host: LocalHost, services: Services) -> None:
         group = services.start(SLEEP)
@@ -258,7 +259,6 @@ class TestLooksBetweenTwoPasses:
             os.kill(group.waiter, signal.SIGCONT)
         until(lambda: not host.look(group).alive)
         assert (host.look(group).members, host.look(group).exit_code) == ((), -9)
-        assert not host.look(group).alive
 
 
 class TestStrangers:
